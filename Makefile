@@ -1,0 +1,52 @@
+# `make` alone lists the targets. Everything runs in .venv, which tools/env creates and keeps up to date.
+.DEFAULT_GOAL := help
+.PHONY: help run test check format bench bench-compare docs generate lock clean env-run env-dev
+
+BIN := .venv/bin
+CODE := src tests tools $(wildcard bench)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: env-run ## write a log, kill the writer, recover it and show the report
+	@$(BIN)/topics wal demo
+
+test: check ## check, then every test; what CI runs
+	@$(BIN)/pytest -n 2
+
+check: env-dev ## lint, formatting, types, direction of imports
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy --strict
+	@$(BIN)/lint-imports --no-logo
+
+format: env-dev ## fix what ruff can fix and format the code
+	@$(BIN)/ruff check --fix-only --quiet $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+bench: env-dev ## run every benchmark
+	@$(BIN)/python -m bench
+
+bench-compare: env-dev ## compare with another commit: make bench-compare REF=v0.1.0
+	@test -n "$(REF)" || { echo "usage: make bench-compare REF=<commit>" >&2; exit 2; }
+	@$(BIN)/python -m bench compare "$(REF)"
+
+docs: env-dev ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+generate: env-dev ## rewrite the files generated from code (reference pages, pinned API)
+	@$(BIN)/python -m tools.generate
+
+lock: env-run ## choose dependency versions anew and pin them
+	@tools/lock
+
+clean: ## remove everything that can be made again
+	@rm -rf .venv site build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .grimp_cache
+	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+env-run:
+	@tools/env run
+
+env-dev:
+	@tools/env dev

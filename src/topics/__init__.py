@@ -1,0 +1,41 @@
+"""`topics`: a durable event log.
+
+Names are loaded when they are first used, so `import topics` costs next to nothing and a program
+that needs one part never pays for the others.
+
+    topics.errors    every exception, with a stable `code`
+    topics.wal       the stand-alone write-ahead log
+    topics.testing   simulated disk, fault injection and crash runner for tests
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topics import errors as errors
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "errors"]
+
+# Public name -> "module" for a module, "module:attribute" for what it holds.
+_LAZY = {
+    "errors": "topics.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    target = _LAZY.get(name)
+    if target is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module_name, _, attribute = target.partition(":")
+    module = importlib.import_module(module_name)
+    value: object = getattr(module, attribute) if attribute else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The program `topics`, one module per group of commands."""

@@ -1,0 +1,211 @@
+"""The program `topics`: one table of commands, one policy for errors [U-3, U-10].
+
+A row of `COMMANDS` names a module that is imported only when its command runs. The module has
+
+    add_arguments(parser)    declares the command's arguments, nested commands included
+    run(args) -> int         does the work; the result is the exit status
+
+`--json`, `--quiet` and `--debug` belong to every parser, also to nested ones, so they may stand
+before or after the command; `args.json`, `args.quiet` and `args.debug` always exist.
+
+    status   meaning
+    0        done
+    1        failed: one line on stderr with the error's code and a hint
+    2        wrong usage or a bad setting
+    130      interrupted
+    141      the reader of the output went away; nothing is printed
+
+Runs on the main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
+
+import topics
+from topics.errors import CallerError, DiskError, SettingsError, TimingError, TopicsError
+
+
+class Command(NamedTuple):
+    """A row of the table: the command's name, its line in the help, and the module behind it."""
+
+    name: str
+    help: str
+    module: str
+
+    def load(self) -> CommandModule:
+        """Import the module; only the command that runs, and the docs, do."""
+        return cast(CommandModule, importlib.import_module(self.module))
+
+
+class CommandModule(Protocol):
+    """What a command's module offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("wal", "look into a write-ahead log, verify it, dump it, or see one recover", "topics.cli.wal"),
+)
+
+# What to do next, by error code; the branch of the error decides when a code has no line of its own.
+HINTS = {
+    "invalid_setting": "the settings reference lists every variable and what it accepts",
+    "wal_in_use": "another process has this log open; stop it, or use a read-only command",
+    "wal_corrupt": "keep a copy of the directory before anything else writes to it",
+    "unsupported_format": "the files were written by a newer version; nothing was changed",
+    "write_failed": "free some space and try again",
+    "io_error": "check the path, its permissions and the disk",
+    "optimized": "run Python without -O and without PYTHONOPTIMIZE",
+    "internal": "this is a bug; --debug shows where it happened",
+}
+_BRANCH_HINTS: tuple[tuple[type[TopicsError], str], ...] = (
+    (CallerError, "correct the call and run it again"),
+    (TimingError, "nothing is wrong with the call; try again later"),
+    (DiskError, "check the disk and the system's log"),
+)
+
+
+class UsageError(CallerError):
+    """Arguments that the program does not understand."""
+
+    code = "usage"
+
+    def __init__(self, message: str, prog: str) -> None:
+        super().__init__(message)
+        self.prog = prog
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser with the common options. Parsers nested below it are of the same class, so they have them too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("conflict_handler", "resolve")
+        super().__init__(*args, **kwargs)
+        common = self.add_argument_group("common options")
+        for name, text in (
+            ("--json", "print machine-readable output and nothing else"),
+            ("--quiet", "print less"),
+            ("--debug", "show tracebacks"),
+        ):
+            # Suppressed defaults: a nested parser must not undo what was given before it.
+            common.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=text)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, self.prog)
+
+
+def build_parser(load: Sequence[str] | None = None) -> Parser:
+    """The program's parser; the arguments of the commands named in `load` (default: all) are declared."""
+    parser = Parser(prog="topics", description="A durable event log.")
+    parser.add_argument("--version", action="version", version=f"topics {topics.__version__}")
+    parser.set_defaults(json=False, quiet=False, debug=False, run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for command in COMMANDS:
+        sub = commands.add_parser(command.name, help=command.help, description=_sentence(command.help))
+        if load is None or command.name in load:
+            module = command.load()
+            module.add_arguments(sub)
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    options = words[: words.index("--")] if "--" in words else words
+    as_json, debug = "--json" in options, "--debug" in options
+    try:
+        status = _dispatch(words)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _discard_stdout()
+        return 141
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:  # noqa: BLE001  the last line of defence turns every error into one line
+        if debug:
+            traceback.print_exc()
+        _report(error, as_json)
+        return 2 if isinstance(error, (UsageError, SettingsError)) else 1
+
+
+def _dispatch(words: list[str]) -> int:
+    if sys.flags.optimize:
+        raise _Optimized("asserts guard the data and -O removes them")
+    # No option in front of the command takes a value, so its first plain word is the command.
+    named = [word for word in words if not word.startswith("-")][:1]
+    parser = build_parser(named)
+    args = parser.parse_args(words)
+    if args.run is None:
+        raise UsageError("a command is needed", parser.prog)
+    return int(args.run(args))
+
+
+class _Optimized(TopicsError):
+    """Python runs without asserts."""
+
+    code = "optimized"
+
+
+def _report(error: Exception, as_json: bool) -> None:
+    code = _code(error)
+    message = " ".join(str(error).split()) or type(error).__name__
+    if as_json:
+        body = {"error": {"code": code, "message": message, "detail": _detail(error)}}
+        print(json.dumps(body), file=sys.stderr)
+        return
+    print(f"topics: {code}: {message} ({_hint(error, code)})", file=sys.stderr)
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, TopicsError):
+        return error.code
+    return "io_error" if isinstance(error, OSError) else "internal"
+
+
+def _hint(error: Exception, code: str) -> str:
+    if isinstance(error, UsageError):
+        return f"{error.prog} --help shows what is accepted"
+    if code in HINTS:
+        return HINTS[code]
+    return next((hint for branch, hint in _BRANCH_HINTS if isinstance(error, branch)), HINTS["internal"])
+
+
+def _detail(error: Exception) -> dict[str, object] | None:
+    """The error's typed fields, as far as JSON has a word for them."""
+    if not isinstance(error, TopicsError):
+        return None
+    fields: dict[str, object] = {
+        name: value
+        for name, value in vars(error).items()
+        if not name.startswith("_") and isinstance(value, (str, int, float, bool, type(None)))
+    }
+    return fields or None
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

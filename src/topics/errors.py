@@ -1,0 +1,211 @@
+"""Every exception of the product, with a stable `code`; nothing here knows HTTP.
+
+    TopicsError
+    ├── CallerError          the caller's fault: correct the call
+    ├── TimingError          right call, wrong moment: closed, in use, full
+    ├── DiskError            the disk's fault: I/O failed or bytes are damaged
+    ├── SettingsError        (CallerError) a TOPICS_* value that cannot be used
+    ├── UnsupportedPlatform  (also ImportError) no flock, pread or directory sync here
+    └── WalError             everything the log library raises [W-70]
+        ├── WalIo                (DiskError) an operation of the system failed; `error` is the OSError
+        ├── RecordError          (DiskError) bytes that are no record
+        │   ├── Incomplete  CrcMismatch  InvalidFlags  InvalidCompression
+        │   └── CompressionFailed  DecompressionFailed  VarintOverflow
+        ├── SegmentNotFound      (CallerError)      ├── RecordTooLarge  (CallerError)
+        ├── InvalidConfig        (CallerError)      ├── WriteFailed     (DiskError)
+        ├── WalReadOnly          (DiskError)        ├── WalClosed       (TimingError)
+        ├── WalInUse             (TimingError)      ├── WalCorrupt      (DiskError)
+        ├── UnsupportedFormat    (DiskError)        └── IllegalTransition   a bug of ours
+
+The three branches say who must act; the subsystem bases say where it happened.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TopicsError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    code: ClassVar[str] = "internal"
+
+
+class CallerError(TopicsError):
+    """The call was wrong; repeating it unchanged fails again."""
+
+    code = "invalid_request"
+
+
+class TimingError(TopicsError):
+    """The call was right, the moment was not; it may work later."""
+
+    code = "not_ready"
+
+
+class DiskError(TopicsError):
+    """The disk refused or returned damaged bytes."""
+
+    code = "storage_error"
+
+
+class SettingsError(CallerError):
+    """A setting that cannot be parsed or lies outside its range (09 §6)."""
+
+    code = "invalid_setting"
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.name = name
+
+
+class UnsupportedPlatform(TopicsError, ImportError):
+    """This platform lacks flock, pread/pwrite or directory syncs [W-12]."""
+
+    code = "unsupported_platform"
+
+
+class WalError(TopicsError):
+    """Base of everything `topics.wal` raises."""
+
+    code = "wal_error"
+
+
+class WalIo(WalError, DiskError):
+    """A system call failed in a place without a more telling error."""
+
+    code = "wal_io"
+
+    def __init__(self, error: OSError, doing: str = "") -> None:
+        super().__init__(f"{doing}: {error}" if doing else str(error))
+        self.error = error
+
+
+class RecordError(WalError, DiskError):
+    """Bytes that do not decode to a record [W-32]."""
+
+    code = "bad_record"
+
+
+class Incomplete(RecordError):
+    """The buffer ends before the record does."""
+
+    code = "incomplete"
+
+
+class CrcMismatch(RecordError):
+    """The stored checksum is not that of the bytes."""
+
+    code = "crc_mismatch"
+
+    def __init__(self, expected: int, actual: int) -> None:
+        super().__init__(f"checksum mismatch: stored {expected:08x}, computed {actual:08x}")
+        self.expected = expected
+        self.actual = actual
+
+
+class InvalidFlags(RecordError):
+    """Reserved flag bits are set."""
+
+    code = "invalid_flags"
+
+
+class InvalidCompression(RecordError):
+    """The compression field names no known method."""
+
+    code = "invalid_compression"
+
+
+class CompressionFailed(RecordError):
+    """The value could not be compressed; nothing was written [W-31]."""
+
+    code = "compression_failed"
+
+
+class DecompressionFailed(RecordError):
+    """The stored value does not decompress."""
+
+    code = "decompression_failed"
+
+
+class VarintOverflow(RecordError):
+    """A varint longer than ten bytes, or whose tenth is above 1 [W-30]."""
+
+    code = "varint_overflow"
+
+
+class SegmentNotFound(WalError, CallerError):
+    """The segment does not exist or was deleted."""
+
+    code = "segment_not_found"
+
+    def __init__(self, segment_id: int) -> None:
+        super().__init__(f"segment {segment_id} does not exist or was deleted")
+        self.segment_id = segment_id
+
+
+class RecordTooLarge(WalError, CallerError):
+    """A record or batch that no segment can hold [W-13]."""
+
+    code = "record_too_large"
+
+    def __init__(self, size: int, max: int) -> None:
+        super().__init__(f"{size} bytes do not fit a segment of {max}")
+        self.size = size
+        self.max = max
+
+
+class InvalidConfig(WalError, CallerError):
+    """A configuration field breaks its rule; nothing on disk was touched [W-40]."""
+
+    code = "invalid_config"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class WriteFailed(WalError, DiskError):
+    """A write was refused and taken back; `full` says that space was the cause (07 §1.4)."""
+
+    code = "write_failed"
+
+    def __init__(self, message: str, *, full: bool) -> None:
+        super().__init__(message)
+        self.full = full
+
+
+class WalReadOnly(WalError, DiskError):
+    """An earlier failure latched the log: it reads, it does not write [W-17]."""
+
+    code = "wal_read_only"
+
+
+class WalClosed(WalError, TimingError):
+    """The log was closed."""
+
+    code = "wal_closed"
+
+
+class WalInUse(WalError, TimingError):
+    """Another process or object holds the log's lock [W-50]."""
+
+    code = "wal_in_use"
+
+
+class WalCorrupt(WalError, DiskError):
+    """Bytes known to have been durable are damaged, and the caller asked not to go on."""
+
+    code = "wal_corrupt"
+
+
+class UnsupportedFormat(WalError, DiskError):
+    """Intact bytes that this version cannot interpret; nothing was changed [S-7]."""
+
+    code = "unsupported_format"
+
+
+class IllegalTransition(WalError):
+    """A segment was asked to change state in a way that cannot happen [W-10]."""
+
+    code = "illegal_transition"

@@ -1,0 +1,195 @@
+"""The program's frame: one table, lazy modules, one policy for errors [U-3, U-10]."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+import topics
+from topics import errors
+from topics.cli import main as cli
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A command `probe` with a nested command, replaced by each test's `run`."""
+    module = ModuleType("probe_command")
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        nested = parser.add_subparsers(dest="action")
+        inner = nested.add_parser("inner", help="nested")
+        inner.add_argument("word", nargs="?")
+
+    module.add_arguments = add_arguments  # type: ignore[attr-defined]
+    module.run = lambda args: 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "probe_command", module)
+    rows = (*cli.COMMANDS, cli.Command("probe", "for tests", "probe_command"))
+    monkeypatch.setattr(cli, "COMMANDS", rows)
+    return module
+
+
+def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
+    def run(args: argparse.Namespace) -> int:
+        raise error
+
+    return run
+
+
+def test_version_and_help_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--version", "--help"):
+        with pytest.raises(SystemExit) as caught:
+            cli.main([option])
+        assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"topics {topics.__version__}\n")
+    assert "wal" in out
+
+
+def test_the_module_and_the_program_are_the_same() -> None:
+    result = subprocess.run([sys.executable, "-m", "topics", "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"topics {topics.__version__}\n"
+
+
+def test_only_the_named_command_is_loaded(probe: ModuleType) -> None:
+    cli.build_parser([])
+    code = (
+        "import sys, topics.cli.main as m\n"
+        "try: m.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit(any(c.module in sys.modules for c in m.COMMANDS))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--json", "--quiet", "--debug", "probe", "inner"],
+        ["probe", "--json", "inner", "--quiet", "--debug"],
+        ["probe", "inner", "--json", "--quiet", "x", "--debug"],
+    ],
+)
+def test_common_options_stand_anywhere(probe: ModuleType, words: list[str]) -> None:
+    """[U-14]"""
+    seen: list[argparse.Namespace] = []
+    probe.run = lambda args: seen.append(args) or 7  # type: ignore[attr-defined]
+    assert cli.main(words) == 7
+    assert (seen[0].json, seen[0].quiet, seen[0].debug, seen[0].action) == (True, True, True, "inner")
+
+
+def test_common_options_are_off_by_default(probe: ModuleType) -> None:
+    seen: list[argparse.Namespace] = []
+    probe.run = lambda args: seen.append(args) or 0  # type: ignore[attr-defined]
+    assert cli.main(["probe"]) == 0
+    assert (seen[0].json, seen[0].quiet, seen[0].debug) == (False, False, False)
+
+
+@pytest.mark.parametrize("words", [[], ["nope"], ["probe", "nope"], ["probe", "--nope"], ["--js", "probe"]])
+def test_wrong_usage_is_one_line_and_status_2(
+    probe: ModuleType, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("topics: usage: ")
+    assert "--help" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (errors.WalInUse("log is open\nelsewhere"), 1, "wal_in_use"),
+        (errors.SettingsError("TOPICS_PORT", "'x' is not accepted"), 2, "invalid_setting"),
+        (errors.RecordTooLarge(10, 5), 1, "record_too_large"),
+        (errors.WalClosed("closed"), 1, "wal_closed"),
+        (errors.CrcMismatch(1, 2), 1, "crc_mismatch"),
+        (FileNotFoundError(2, "No such file or directory", "x"), 1, "io_error"),
+        (ValueError("surprise"), 1, "internal"),
+        (errors.WalCorrupt(), 1, "wal_corrupt"),
+    ],
+)
+def test_an_error_is_one_line_with_code_and_hint(
+    probe: ModuleType, error: Exception, status: int, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """[U-10]"""
+    probe.run = raising(error)  # type: ignore[attr-defined]
+    assert cli.main(["probe"]) == status
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert line.startswith(f"topics: {code}: ")
+    assert line.endswith(")\n")
+    assert "Traceback" not in line
+
+
+def test_errors_under_json_are_one_object_with_their_fields(
+    probe: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """[U-13]"""
+    probe.run = raising(errors.RecordTooLarge(10, 5))  # type: ignore[attr-defined]
+    assert cli.main(["probe", "--json"]) == 1
+    captured = capsys.readouterr()
+    body = json.loads(captured.err)
+    assert captured.out == ""
+    assert body == {
+        "error": {
+            "code": "record_too_large",
+            "message": "10 bytes do not fit a segment of 5",
+            "detail": {"size": 10, "max": 5},
+        }
+    }
+
+
+def test_usage_errors_under_json_are_objects_too_but_not_behind_a_double_dash(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["nope", "--json"]) == 2
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "usage"
+    assert cli.main(["nope", "--", "--json"]) == 2
+    assert capsys.readouterr().err.startswith("topics: usage: ")
+
+
+def test_debug_shows_the_traceback(probe: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    probe.run = raising(ValueError("surprise"))  # type: ignore[attr-defined]
+    assert cli.main(["probe", "--debug"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("topics: internal: surprise")
+
+
+def test_an_interrupt_ends_with_130(probe: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    probe.run = raising(KeyboardInterrupt())  # type: ignore[attr-defined]
+    assert cli.main(["probe"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_python_without_asserts_is_refused() -> None:
+    """(13 §6)"""
+    result = subprocess.run([sys.executable, "-O", "-m", "topics", "wal"], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("topics: optimized: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
+    code = (
+        "import sys, types, topics.cli.main as m\n"
+        "mod = types.ModuleType('flood'); mod.add_arguments = lambda p: None\n"
+        "mod.run = lambda a: [print('x' * 1000) for _ in range(10000)] and 0\n"
+        "sys.modules['flood'] = mod; m.COMMANDS = (m.Command('flood', 'x', 'flood'),)\n"
+        "sys.exit(m.main(['flood']))"
+    )
+    read_end, write_end = os.pipe()
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    os.read(read_end, 10)
+    os.close(read_end)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (141, "")

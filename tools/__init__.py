@@ -1,0 +1,1 @@
+"""Programs that maintain the repository; not part of the product."""

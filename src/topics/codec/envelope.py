@@ -1,0 +1,129 @@
+"""The JSON envelope a record is stored in [S-40], and the canonical text of a JSON value [REC-6, REC-12].
+
+    {"d":<data>}                 a record without meta:  6 bytes around the data
+    {"d":<data>,"m":<meta>}      a record with meta:    11 bytes around data and meta
+
+Those bytes exactly: no spaces, `d` first, `m` absent without meta, meta always an object [REC-8]. `<data>` and
+`<meta>` are canonical: strict RFC 8259 in valid UTF-8, insignificant whitespace removed, every spelling kept
+(`1.0`, `1e3`, `\\u00e9`, 25-digit integers, duplicate members). Accounted size = len(data) + len(meta).
+
+Nesting stops at 256 levels, a fixed number between the 128 that must and the 1000 that must not be accepted
+[API-11]: what was accepted once must be readable from any depth of the Python stack.
+
+Everything here raises `ValueError` for a bad value. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+import numpy as np
+
+NESTING_MAX = 256
+
+PLAIN_BYTES = 6
+"""Bytes of an envelope around its data, without meta."""
+META_BYTES = 11
+"""Bytes of an envelope around its data and meta."""
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+class _Envelope(msgspec.Struct):
+    # `Raw | None` would refuse objects, so an absent meta is an empty Raw.
+    d: msgspec.Raw
+    m: msgspec.Raw = msgspec.Raw()
+
+
+_DECODER = msgspec.json.Decoder(_Envelope)
+
+
+def build(data: bytes, meta: bytes | None = None) -> bytes:
+    """Envelope of canonical `data` and `meta`; the bytes are taken as they are [S-40]."""
+    if meta is None:
+        return b'{"d":%b}' % data
+    return b'{"d":%b,"m":%b}' % (data, meta)
+
+
+def split(envelope: bytes) -> tuple[bytes, bytes | None]:
+    """The data and meta an envelope was built from, byte for byte."""
+    try:
+        parts = _DECODER.decode(envelope)
+    except RecursionError:
+        raise ValueError("envelope is nested too deeply") from None
+    data, meta = bytes(parts.d), bytes(parts.m)
+    # Lengths that add up leave no room for spaces, another order, further or repeated members.
+    around = META_BYTES if meta else PLAIN_BYTES
+    if not envelope.startswith(b'{"d":') or len(data) + len(meta) + around != len(envelope):
+        raise ValueError("not an envelope")
+    if not meta:
+        return data, None
+    if not meta.startswith(b"{"):
+        raise ValueError("meta is not an object")
+    return data, meta
+
+
+def has_meta(envelope: bytes) -> bool:
+    """Whether an envelope carries meta; parses only where the bytes leave it open (replay must not parse, S-247)."""
+    if not envelope.endswith(b"}}") or b',"m":{' not in envelope:
+        return False
+    try:
+        return split(envelope)[1] is not None
+    except ValueError:
+        return False
+
+
+def accounted_bytes(envelope: bytes) -> int:
+    """Canonical bytes of data and meta: the size a record counts with everywhere [REC-12].
+
+    Defined for any bytes, so that a checkpoint or a rebuild never stops at one record.
+    """
+    return max(0, len(envelope) - (META_BYTES if has_meta(envelope) else PLAIN_BYTES))
+
+
+def canonical(raw: bytes) -> bytes:
+    """A JSON value without insignificant whitespace, all spellings kept; `ValueError` unless strict RFC 8259."""
+    # msgspec checks the syntax of what it passes over, but not its UTF-8.
+    if not raw.isascii():
+        raw.decode()
+    if raw.count(b"[") + raw.count(b"{") > NESTING_MAX and _nesting(raw) > NESTING_MAX:
+        raise ValueError(f"JSON is nested deeper than {NESTING_MAX} levels")
+    try:
+        return msgspec.json.format(raw, indent=-1)
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
+
+
+def encode_value(value: object) -> bytes:
+    """Canonical text of a Python value; `TypeError` where JSON has no form, `ValueError` for NaN and infinities."""
+    try:
+        text = msgspec.json.encode(value)
+        # msgspec writes NaN and infinities as null: only a text with a null can hide one.
+        if b"null" in text:
+            _refuse_non_finite(msgspec.to_builtins(value))
+    except RecursionError:
+        raise ValueError("value is nested too deeply") from None
+    return canonical(text)
+
+
+def _nesting(raw: bytes) -> int:
+    """Depth of brackets outside strings; any number for malformed text, which the parser refuses anyway."""
+    text = np.frombuffer(_STRING.sub(b"", raw), np.uint8)
+    opens = (text == ord("[")) | (text == ord("{"))
+    closes = (text == ord("]")) | (text == ord("}"))
+    depth = np.cumsum(opens.astype(np.int64) - closes.astype(np.int64))
+    return int(depth.max(initial=0))
+
+
+def _refuse_non_finite(value: object) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"JSON has no {value}")
+    elif isinstance(value, dict):
+        for member in value.values():
+            _refuse_non_finite(member)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            _refuse_non_finite(item)

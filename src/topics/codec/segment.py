@@ -1,0 +1,375 @@
+"""Segment files (06 §8): frames of a `.data` file, entries and footer of an `.idx` file, gap segments.
+
+`.data` frame, total size 38 + node_len + tag_len + data_len:
+
+    off  size  field
+      0    4   frame_len  u32   bytes after this field, delete flag included; >= 34
+      4    1   flags      u8    bit0 has_tag  bit1 has_node  bits 4-7 hops (0..8)
+      5    8   seq        u64
+     13    8   ts         u64
+     21    2   node_len   u16
+     23    2   tag_len    u16
+     25    4   data_len   u32
+     29    …   node, tag, data   data = the Append envelope, verbatim [S-121]
+      …    8   xxh3       u64   of bytes [4 .. start of xxh3), XOR the topic's mask [S-135]
+      …    1   del_flag   u8    0xD5 = deleted, anything else live [S-120]
+
+`.idx` entry, 20 bytes, the entry of seq s at (s - N) * 20 [S-122]:
+
+      0    4   offset     u32   of the frame in .data
+      4    4   len        u32   total frame size; 0 = no frame for this seq [S-123]
+      8    8   ts         u64
+     16    1   flags      u8    bit0 has_tag  bit1 has_node  bit2 deleted  bit3 lost  bits 4-7 hops
+     17    3   ovh        u24   len > 0: len - accounted size; hole: reason; else 0
+
+Footer of a sealed `.idx`, 20 bytes:
+
+      0    4   magic            TIX1 hot, TIC1 data in the cold tier, TIXG gap segment
+      4    2   generation u16   of the data file
+      6    2   0
+      8    4   n          u32   entries
+     12    8   xxh3       u64   of the entries and footer bytes 0-11, XOR the segment's mask [S-135]
+
+A gap segment is an `.idx` of one entry (offset = number of seqs, len 0, ovh = reason) and a TIXG footer [S-129].
+
+Nothing here depends on the engine [S-344]. Whole-batch functions; pure; any thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from topics.codec import frame
+from topics.codec.envelope import accounted_bytes
+from topics.codec.frame import Buffer, NotAFrame, Why
+
+HAS_TAG: Final = 0x01
+HAS_NODE: Final = 0x02
+DELETED: Final = 0x04
+LOST: Final = 0x08
+HOPS_SHIFT: Final = 4
+
+DELETE_BYTE: Final = 0xD5
+
+HEADER_BYTES: Final = 29
+FRAME_BYTES_MIN: Final = 38
+FRAME_LEN_MIN: Final = 34
+FRAME_LEN_MAX: Final = frame.FRAME_LEN_MAX - 8
+"""Of the largest WAL frame, which has 8 header bytes more."""
+
+ENTRY_BYTES: Final = 20
+GAP_SEQS_MAX: Final = 2**32 - 1
+
+HOT: Final = b"TIX1"
+COLD: Final = b"TIC1"
+GAP: Final = b"TIXG"
+
+IDX: Final = np.dtype(
+    {
+        "names": ["offset", "len", "ts", "flags", "flags_ovh"],
+        "formats": ["<u4", "<u4", "<u8", "u1", "<u4"],
+        "offsets": [0, 4, 8, 16, 16],
+        "itemsize": ENTRY_BYTES,
+    }
+)
+"""An `.idx` entry. numpy has no u24: `flags_ovh` overlaps `flags` and holds `ovh` in its upper three bytes."""
+
+ROW: Final = np.dtype(
+    [("offset", "<u8"), ("seq", "<u8"), ("ts", "<u8"), ("len", "<u4"), ("flags", "u1"), ("deleted", "?")]
+)
+"""Index row of one `.data` frame; `deleted` is its delete byte read by S-120."""
+
+_LEN = struct.Struct("<I")
+_SUM = struct.Struct("<Q")
+_BODY = struct.Struct("<BQQHHI")
+_HEADER = struct.Struct("<IBQQHHI")
+_WAL_HEADER = struct.Struct("<IBBQQQHHI")
+_ENTRY = struct.Struct("<IIQI")
+_FOOTER = struct.Struct("<4sHHI")
+
+HEADER: Final = np.dtype(
+    [
+        ("frame_len", "<u4"),
+        ("flags", "u1"),
+        ("seq", "<u8"),
+        ("ts", "<u8"),
+        ("node_len", "<u2"),
+        ("tag_len", "<u2"),
+        ("data_len", "<u4"),
+    ]
+)
+
+
+class DataFrame(NamedTuple):
+    """One decoded `.data` frame; `end` is the offset behind it."""
+
+    flags: int
+    seq: int
+    ts: int
+    node: bytes | None
+    tag: bytes | None
+    data: bytes
+    deleted: bool
+    end: int
+
+
+class DataScan(NamedTuple):
+    """The valid frames of a `.data` buffer from a start offset on, and why they stop."""
+
+    rows: npt.NDArray[np.void]
+    stop: int
+    why: Why
+    detail: str
+
+
+class Footer(NamedTuple):
+    """A verified footer."""
+
+    magic: bytes
+    generation: int
+    n: int
+
+
+class GapSegment(NamedTuple):
+    """What a gap segment stands for; reason 0 is silent."""
+
+    seqs: int
+    ts: int
+    reason: int
+    hops: int
+
+
+def reframe(frames: Buffer, offsets: Sequence[int], mask: int, at: int = 0) -> tuple[bytes, bytes]:
+    """`.data` frames and `.idx` entries of the Append frames at `offsets`; the first goes to offset `at` of the file.
+
+    Each WAL frame is verified before its bytes get a new checksum: damage must not become valid on the way. `NotAFrame`
+    for a frame that is damaged, no Append, or of a topic the mask does not belong to.
+    """
+    view = memoryview(frames)
+    unpack, pack, pack_entry, digest = _WAL_HEADER.unpack_from, _BODY.pack, _ENTRY.pack, xxh3_64_intdigest
+    data: list[bytes] = []
+    idx: list[bytes] = []
+    owner = -1
+    for offset in offsets:
+        end = frame.valid_end(view, offset, len(view))
+        if not end:
+            raise NotAFrame(Why.BAD, offset, "not a valid WAL frame")
+        _, kind, flags, topic_id, seq, ts, node_len, tag_len, data_len = unpack(view, offset)
+        if topic_id != owner:
+            if digest(_SUM.pack(topic_id)) != mask:
+                raise NotAFrame(Why.BAD, offset, f"topic {topic_id} is not the mask's")
+            owner = topic_id
+        if kind != frame.APPEND:
+            raise NotAFrame(Why.BAD, offset, f"frame type {kind} is no record")
+        text = bytes(view[offset + frame.HEADER_BYTES : end - 8])
+        kept = flags & (HAS_TAG | HAS_NODE) | flags >> frame.HOPS_SHIFT << HOPS_SHIFT
+        body = pack(kept, seq, ts, node_len, tag_len, data_len) + text
+        size = FRAME_BYTES_MIN + len(text)
+        ovh = size - accounted_bytes(text[node_len + tag_len :])
+        data.append(b"%b%b%b\0" % (_LEN.pack(size - 4), body, _SUM.pack(digest(body) ^ mask)))
+        try:
+            idx.append(pack_entry(at, size, ts, kept | ovh << 8))
+        except struct.error as error:
+            raise ValueError(f"frame at {at} lies beyond the reach of an .idx entry") from error
+        at += size
+    return b"".join(data), b"".join(idx)
+
+
+def decode(buffer: Buffer, offset: int, seq: int, mask: int) -> DataFrame:
+    """The frame of `seq` at `offset`; `NotAFrame` if it is not there, intact and of that topic and seq [S-120]."""
+    assert offset >= 0
+    view = memoryview(buffer)
+    offsets, end, why = _walk(view, offset, len(view), mask, 1)
+    if not offsets:
+        raise NotAFrame(why, offset)
+    frame_len, flags, found, ts, node_len, tag_len, data_len = _HEADER.unpack_from(view, offset)
+    if found != seq:
+        raise NotAFrame(Why.BAD, offset, f"seq {found} instead of {seq}")
+    if frame.misfits(frame_len - FRAME_LEN_MIN, flags, node_len, tag_len, data_len):
+        raise NotAFrame(Why.FORMAT, offset, "lengths do not add up")
+    if not frame.is_text(view, offset + HEADER_BYTES, node_len, tag_len):
+        raise NotAFrame(Why.FORMAT, offset, "node or tag is not UTF-8")
+    tag_at = offset + HEADER_BYTES + node_len
+    data_at = tag_at + tag_len
+    node = bytes(view[tag_at - node_len : tag_at]) if flags & HAS_NODE else None
+    tag = bytes(view[tag_at:data_at]) if flags & HAS_TAG else None
+    deleted = view[end - 1] == DELETE_BYTE
+    return DataFrame(flags, seq, ts, node, tag, bytes(view[data_at : data_at + data_len]), deleted, end)
+
+
+def scan_data(buffer: Buffer, mask: int, start: int = 0, end: int | None = None) -> DataScan:
+    """Every valid frame from `start` on, in ascending seq order, and why the next bytes are none."""
+    view = memoryview(buffer)
+    end = len(view) if end is None else min(end, len(view))
+    if not 0 <= start <= end:
+        raise ValueError(f"range {start}..{end} is not in the buffer")
+    offsets, stop, why = _walk(view, start, end, mask, end)
+    heads = frame.gather(view, offsets, HEADER)
+    valid, found, detail = _first_fault(view, offsets, heads)
+    if found is not None:
+        stop, why = offsets[valid], found
+    rows = np.empty(valid, ROW)
+    rows["offset"] = offsets[:valid]
+    rows["len"] = heads["frame_len"][:valid] + np.uint32(4)
+    for name in ("seq", "ts", "flags"):
+        rows[name] = heads[name][:valid]
+    ends = (rows["offset"] + rows["len"]).astype(np.int64)
+    rows["deleted"] = np.frombuffer(view, np.uint8)[ends - 1] == DELETE_BYTE
+    return DataScan(rows, stop, why, detail)
+
+
+def entries_of(buffer: Buffer, rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """The `.idx` entries of scanned frames, for an `.idx` that is rebuilt from its `.data` [S-130]."""
+    view = memoryview(buffer)
+    offsets = rows["offset"].tolist()
+    heads = frame.gather(view, offsets, HEADER)
+    around = heads["node_len"].astype(np.int64) + heads["tag_len"]
+    envelopes = (rows["offset"] + np.uint64(HEADER_BYTES)).astype(np.int64) + around
+    spans = zip(envelopes.tolist(), heads["data_len"].tolist(), strict=True)
+    accounted = np.fromiter((accounted_bytes(bytes(view[at : at + n])) for at, n in spans), np.int64, len(rows))
+    flags = rows["flags"] & ~np.uint8(DELETED | LOST) | np.where(rows["deleted"], np.uint8(DELETED), np.uint8(0))
+    entries = np.zeros(len(rows), IDX)
+    for name in ("offset", "len", "ts"):
+        entries[name] = rows[name]
+    entries["flags_ovh"] = flags | (rows["len"] - accounted) << 8
+    return entries
+
+
+def fillers(count: int, ts: int, reason: int = 0, hops: int = 0) -> bytes:
+    """Entries of `count` seqs without a frame: deleted (reason 0), or holes of that reason [S-123, S-124]."""
+    return _ENTRY.pack(0, 0, ts, _dead_word(reason, hops)) * count
+
+
+def ovh(entries: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+    """The `ovh` field: frame size less accounted size, or the reason of a hole."""
+    word: npt.NDArray[np.uint32] = entries["flags_ovh"] >> np.uint32(8)
+    return word
+
+
+def deleted_by_witness(entries: npt.NDArray[np.void], data: Buffer) -> npt.NDArray[np.bool_]:
+    """Which entries count as deleted once their frames' delete bytes are asked (06 §14 step 5).
+
+    0xD5 is deleted, 0x00 live whatever the entry says; any other byte leaves it to the entry, as does an entry
+    without a frame. `ValueError` when an entry points outside the data.
+    """
+    marked: npt.NDArray[np.bool_] = entries["flags"] & DELETED != 0
+    framed = np.flatnonzero(entries["len"])
+    ends = entries["offset"][framed].astype(np.int64) + entries["len"][framed]
+    if len(ends) and int(ends.max()) > len(data):
+        raise ValueError("an entry points behind the end of the data")
+    witness = np.frombuffer(data, np.uint8)[ends - 1]
+    marked[framed] = (witness == DELETE_BYTE) | (marked[framed] & (witness != 0))
+    return marked
+
+
+def claim_xxh3(entries: npt.NDArray[np.void]) -> int:
+    """Hash of an active segment's entries as marks and snapshots claim it: frames' delete marks read as 0 [S-44]."""
+    plain = entries.copy()
+    plain["flags"][plain["len"] > 0] &= np.uint8(0xFF ^ DELETED)
+    return xxh3_64_intdigest(plain.tobytes())
+
+
+def encode_footer(entries: Buffer, mask: int, magic: bytes = HOT, generation: int = 0) -> bytes:
+    """The footer that seals these entries [S-135]."""
+    n, rest = divmod(len(entries), ENTRY_BYTES)
+    assert rest == 0
+    assert magic in (HOT, COLD, GAP)
+    head = _FOOTER.pack(magic, generation, 0, n)
+    return head + _SUM.pack(_footer_sum(memoryview(entries), head, mask))
+
+
+def read_footer(idx: Buffer, mask: int) -> Footer | None:
+    """The footer of a whole `.idx`, None if there is none; `NotAFrame` for one that does not verify [S-130]."""
+    view = memoryview(idx)
+    at = len(view) - ENTRY_BYTES
+    if at < 0 or bytes(view[at : at + 4]) not in (HOT, COLD, GAP):
+        return None
+    magic, generation, zero, n = _FOOTER.unpack_from(view, at)
+    head = bytes(view[at : at + _FOOTER.size])
+    if n * ENTRY_BYTES != at or _SUM.unpack_from(view, at + _FOOTER.size)[0] != _footer_sum(view[:at], head, mask):
+        raise NotAFrame(Why.BAD, at, "footer does not verify")
+    if zero:
+        raise NotAFrame(Why.FORMAT, at, "reserved bytes of the footer are set")
+    return Footer(magic, generation, n)
+
+
+def encode_gap(seqs: int, ts: int, reason: int, mask: int, hops: int = 0) -> bytes:
+    """The whole `.idx` of a gap segment [S-129]."""
+    if not 1 <= seqs <= GAP_SEQS_MAX:
+        raise ValueError(f"a gap segment cannot hold {seqs} seqs")
+    entry = _ENTRY.pack(seqs, 0, ts, _dead_word(reason, hops))
+    return entry + encode_footer(entry, mask, GAP)
+
+
+def read_gap(idx: Buffer, mask: int) -> GapSegment:
+    """What a gap segment says; `NotAFrame` for anything but one that verifies."""
+    footer = read_footer(idx, mask)
+    if footer is None or footer.magic != GAP or footer.n != 1:
+        raise NotAFrame(Why.BAD, 0, "not a gap segment")
+    seqs, size, ts, word = _ENTRY.unpack_from(idx, 0)
+    reason, hops = word >> 8, word >> HOPS_SHIFT & 0x0F
+    if size or not seqs or reason > 3 or word != _dead_word(reason, hops):
+        raise NotAFrame(Why.FORMAT, 0, "not the entry of a gap segment")
+    return GapSegment(seqs, ts, reason, hops)
+
+
+def _dead_word(reason: int, hops: int) -> int:
+    """Flags and ovh of an entry without a frame: silent for reason 0, else a hole."""
+    if not (0 <= reason <= 3 and 0 <= hops <= 8):
+        raise ValueError(f"reason {reason}, {hops} hops")
+    return (LOST if reason else DELETED) | hops << HOPS_SHIFT | reason << 8
+
+
+def _footer_sum(entries: memoryview, head: bytes, mask: int) -> int:
+    digest = xxh3_64(entries)
+    digest.update(head)
+    return digest.intdigest() ^ mask
+
+
+def _walk(view: memoryview, at: int, end: int, mask: int, limit: int) -> tuple[list[int], int, Why]:
+    """At most `limit` frames with right lengths and checksums: offsets, the offset behind them, why the next fails."""
+    unpack_len, unpack_sum, digest = _LEN.unpack_from, _SUM.unpack_from, xxh3_64_intdigest
+    offsets: list[int] = []
+    add = offsets.append
+    while True:
+        if end - at < 4:
+            return offsets, at, Why.SHORT
+        (frame_len,) = unpack_len(view, at)
+        if frame_len == 0:
+            return offsets, at, Why.ZERO
+        if not FRAME_LEN_MIN <= frame_len <= FRAME_LEN_MAX:
+            return offsets, at, Why.BAD
+        behind = at + 4 + frame_len
+        if behind > end:
+            return offsets, at, Why.SHORT
+        if digest(view[at + 4 : behind - 9]) ^ mask != unpack_sum(view, behind - 9)[0]:
+            return offsets, at, Why.BAD
+        add(at)
+        at = behind
+        if len(offsets) == limit:
+            return offsets, at, Why.SHORT  # not looked at
+
+
+def _first_fault(view: memoryview, offsets: list[int], heads: npt.NDArray[np.void]) -> tuple[int, Why | None, str]:
+    """How many frames with a right checksum can be used, and what is wrong with the next one."""
+    node_len, tag_len = heads["node_len"].astype(np.int64), heads["tag_len"].astype(np.int64)
+    data_len = heads["data_len"].astype(np.int64)
+    misfit = np.flatnonzero(
+        frame.misfits(heads["frame_len"] - np.uint32(FRAME_LEN_MIN), heads["flags"], node_len, tag_len, data_len)
+    )
+    disorder = np.flatnonzero(heads["seq"][1:] <= heads["seq"][:-1]) + 1
+    valid, found, detail = len(offsets), None, ""
+    if len(misfit):
+        valid, found, detail = int(misfit[0]), Why.FORMAT, "lengths do not add up"
+    if len(disorder) and disorder[0] < valid:
+        valid, found, detail = int(disorder[0]), Why.BAD, "seq does not ascend"
+    for i in np.flatnonzero((node_len + tag_len)[:valid]).tolist():
+        if not frame.is_text(view, offsets[i] + HEADER_BYTES, int(node_len[i]), int(tag_len[i])):
+            return i, Why.FORMAT, "node or tag is not UTF-8"
+    return valid, found, detail

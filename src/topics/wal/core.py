@@ -1,0 +1,559 @@
+"""SegmentedLog: the life of a log's files, once for every kind of log [W-90].
+
+It knows files, sizes and bytes; records belong to the codec, names to the naming policy, and when to
+sync to the caller [W-1, W-2]. It starts no thread.
+
+    creating → preallocating → ready → active → rotating → finalized → archived → deleted
+
+Invariant [W-16]: a segment is synced before the next one takes its first byte. So in every segment but
+the last with content all bytes were durable, and codecs may call a bad one damage.
+
+Threads: whoever writes (`write`, `rotate`, `prepare_next`, `delete_before`, `close`) is serialised by the
+caller. `sync`, `acquire`, `position`, `synced` and `segments` may be called by any thread at any time.
+Only one sync runs at a time: the kernel reports a failed write-back to one of two concurrent callers,
+and the other would take its own success for durability.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from topics.clock import Clock
+from topics.codec.scan import Codec, FileInfo, Place, Scan, zero_tail
+from topics.errors import (
+    IllegalTransition,
+    SegmentNotFound,
+    WalClosed,
+    WalIo,
+    WalReadOnly,
+    WriteFailed,
+)
+from topics.fs import Bytes, File, Fs, close_quietly, pread_exact, pwrite_all
+from topics.wal.descriptors import DescriptorCache, Lease
+from topics.wal.events import Observer
+from topics.wal.naming import Naming
+from topics.wal.rounds import Rounds
+
+log = logging.getLogger("topics.wal")
+
+NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
+_COPY_BYTES = 1 << 20
+
+
+class State(enum.Enum):
+    """Where a segment is in its life (07 §1.1)."""
+
+    CREATING = "creating"
+    PREALLOCATING = "preallocating"
+    READY = "ready"
+    ACTIVE = "active"
+    ROTATING = "rotating"
+    FINALIZED = "finalized"
+    ARCHIVED = "archived"
+    DELETED = "deleted"
+
+
+_ORDER = tuple(State)
+_NEXT = {state: _ORDER[i + 1] for i, state in enumerate(_ORDER[:-1])}
+_UNUSED = frozenset((State.CREATING, State.PREALLOCATING, State.READY))
+"""Never written to: a preparation that failed, or a ready segment at close, is thrown away."""
+
+
+class Segment:
+    """One file of the log. `logical` bytes are data, the file may be longer while ready or active [W-11]."""
+
+    __slots__ = ("file", "id", "logical", "preamble", "state")
+
+    def __init__(self, id: int, state: State = State.CREATING, logical: int = 0, file: File | None = None) -> None:
+        self.id = id
+        self.state = state
+        self.logical = logical
+        self.file = file
+        self.preamble = b""
+
+    def to(self, state: State) -> None:
+        """Take the next step of the life cycle; any other is a bug [W-10]."""
+        if _NEXT.get(self.state) is not state and not (state is State.DELETED and self.state in _UNUSED):
+            raise IllegalTransition(f"segment {self.id}: {self.state.value} → {state.value}")
+        self.state = state
+
+
+class SegmentInfo(NamedTuple):
+    """A segment as seen from outside: its size is the file's at discovery, the data's while open."""
+
+    id: int
+    size: int
+
+
+class SegmentScan(NamedTuple):
+    """What recovery found in one segment."""
+
+    id: int
+    size: int
+    place: Place
+    scan: Scan
+    data_end: int
+    """Where the zeros that end the file begin; nothing but zeros follows."""
+
+    @property
+    def damaged_bytes(self) -> int:
+        """Bytes behind the valid part that are not prepared space."""
+        return max(0, self.data_end - self.scan.end)
+
+
+Rule = Callable[[Sequence[SegmentScan]], Sequence[SegmentScan]]
+"""Sees every scan before anything changes; raises to refuse, returns the segments to cut."""
+
+
+class CoreReport(NamedTuple):
+    """What `recover` saw and did."""
+
+    scans: tuple[SegmentScan, ...]
+    cut: tuple[SegmentScan, ...]
+
+
+class SegmentedLog:
+    """The files of one log directory."""
+
+    def __init__(
+        self,
+        fs: Fs,
+        dir: str,
+        naming: Naming,
+        codec: Codec,
+        *,
+        max_segment_size: int,
+        clock: Clock,
+        observer: Observer,
+        preallocate: bool = True,
+        fd_cache_size: int = 16,
+        context: object = None,
+    ) -> None:
+        if max_segment_size <= 0:
+            raise ValueError("max_segment_size must be above 0")
+        self.fs = fs
+        self.dir = dir
+        self.naming = naming
+        self.codec = codec
+        self.max_segment_size = max_segment_size
+        self.clock = clock
+        self.observer = observer
+        self.preallocate = preallocate
+        self.context = context
+        self.descriptors = DescriptorCache(lambda id: fs.open(self.path(id), "r"), fd_cache_size)
+        self._segments: dict[int, Segment] = {}
+        self._active: Segment | None = None
+        self._ready: Segment | None = None
+        self._synced = (naming.first_id, 0)
+        self._sync_lock = threading.Lock()
+        self._sync_ns = 0
+        self._rounds = Rounds()
+        self._failed: str | None = None
+        self._closed = False
+        self._removals_unsynced = False
+
+    def path(self, id: int) -> str:
+        """The path of a segment's file."""
+        return f"{self.dir}/{self.naming.name(id)}"
+
+    def discover(self) -> list[SegmentInfo]:
+        """The segments on disk, ascending; other files are ignored."""
+        ids = sorted(id for name in self.fs.listdir(self.dir) if (id := self.naming.parse(name)) is not None)
+        return [SegmentInfo(id, self.fs.size(self.path(id))) for id in ids]
+
+    def scan(self) -> list[SegmentScan]:
+        """Scan every segment with the codec; changes nothing."""
+        found = self.discover()
+        last = self._last_with_content(found)
+        scans = []
+        for info in found:
+            place: Place = "beyond" if last is None or info.id > last else "last" if info.id == last else "inner"
+            view = memoryview(b"" if place == "beyond" else self._read(info.id))
+            scan = self.codec.scan(view, 0, place)
+            scans.append(SegmentScan(info.id, info.size, place, scan, zero_tail(view, scan.end)))
+        return scans
+
+    def _last_with_content(self, found: Sequence[SegmentInfo]) -> int | None:
+        for info in reversed(found):
+            if info.size and self._has_content(info):
+                return info.id
+        return None
+
+    def _has_content(self, info: SegmentInfo) -> bool:
+        with self.descriptors.acquire(info.id) as lease:
+            for at in range(0, info.size, _COPY_BYTES):
+                if pread_exact(lease.file, min(_COPY_BYTES, info.size - at), at).strip(b"\0"):
+                    return True
+        return False
+
+    def _read(self, id: int) -> bytes:
+        with self.descriptors.acquire(id) as lease:
+            return pread_exact(lease.file, lease.file.size(), 0)
+
+    def recover(self, rule: Rule) -> CoreReport:
+        """Scan everything, ask the rule, then cut what it allows: ftruncate and fsync in place, repeatable [W-61]."""
+        scans = self.scan()
+        cut = tuple(rule(scans))
+        for segment in cut:
+            file = self.fs.open(self.path(segment.id), "rw")
+            try:
+                file.truncate(segment.scan.end)
+                file.fsync()
+            finally:
+                close_quietly(file)
+            if segment.damaged_bytes:
+                self.observer.truncated(segment.id, segment.damaged_bytes)
+        for segment in scans:
+            if segment.place != "beyond":
+                self._segments[segment.id] = Segment(segment.id, State.ARCHIVED, segment.scan.end)
+        return CoreReport(tuple(scans), cut)
+
+    def start(self, *, resume: bool, rewrite: bool = False) -> None:
+        """Make a segment active: the last one with content at its logical end, or a new one.
+
+        `rewrite` writes the resumed part again, byte for byte, before it is synced: pages that a failed
+        sync had marked clean become dirty, so records recovered from the page cache are on the medium
+        before anything is acknowledged behind them.
+        """
+        self._discard_prepared()
+        # A process killed between creating a file and syncing the directory leaves an entry that is not durable.
+        self.fs.sync_dir(self.dir)
+        last = max(self._segments, default=None)
+        if last is not None and resume:
+            self._resume(self._segments[last], rewrite)
+        else:
+            self.prepare_next()
+            self._activate(None if last is None else self._segments[last])
+        self.observer.segments(len(self._segments))
+
+    def _discard_prepared(self) -> None:
+        for info in self.discover():
+            if info.id not in self._segments:
+                self.descriptors.drop(info.id)
+                self.fs.remove(self.path(info.id))
+
+    def _resume(self, segment: Segment, rewrite: bool) -> None:
+        file = self.fs.open(self.path(segment.id), "rw")
+        try:
+            for at in range(0, segment.logical if rewrite else 0, _COPY_BYTES):
+                pwrite_all(file, pread_exact(file, min(_COPY_BYTES, segment.logical - at), at), at)
+            file.fsync()
+        except BaseException:
+            close_quietly(file)
+            raise
+        self._segments[segment.id] = self._active = Segment(segment.id, State.ACTIVE, segment.logical, file)
+        self._synced = (segment.id, segment.logical)
+
+    def fits(self, n: int) -> bool:
+        """Whether `n` more bytes stay within the active segment [W-13]."""
+        active = self._writable()
+        return active.logical + (0 if active.logical else len(active.preamble)) + n <= self.max_segment_size
+
+    def write(self, parts: Sequence[Bytes]) -> tuple[int, int]:
+        """Append the concatenation at the logical end; the segment and offset it went to.
+
+        The first write of a segment carries the codec's preamble in front of it.
+        """
+        active = self._writable()
+        offset = start = active.logical
+        if not offset and active.preamble:
+            parts = (active.preamble, *parts)
+            start = len(active.preamble)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        file = active.file
+        assert file is not None
+        try:
+            n = file.pwrite(data, offset)
+            if n != len(data):
+                pwrite_all(file, memoryview(data)[max(n, 0) :], offset + max(n, 0))
+        except OSError as error:
+            self._take_back(active, file, error)
+        active.logical = offset + len(data)
+        self.fs.point("wal.after_write")
+        if not offset:
+            self._archive()
+        return active.id, start
+
+    def _take_back(self, active: Segment, file: File, error: OSError) -> None:
+        """Cut the remains of a failed write; whole remains could later be read as records (07 §1.4)."""
+        with self._sync_lock:
+            try:
+                file.truncate(active.logical)
+                file.fsync()
+            except OSError as second:
+                self._latch(f"cutting back a failed write: {second}")
+            else:
+                if error.errno not in NO_SPACE:
+                    self._latch(f"write: {error}")
+        raise WriteFailed(f"segment {active.id}: {error}", full=self._failed is None) from error
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+        self.sync_to(self.position())
+
+    def sync_to(self, position: tuple[int, int]) -> None:
+        """Return when everything below `position` is durable; concurrent callers share one sync."""
+        while self._synced < position:
+            done = self._rounds.join()
+            if done is not None:
+                done.acquire()
+                continue
+            with self._sync_lock:
+                self._rounds.gather(self._sync_ns)
+                try:
+                    if self._synced < self.position():
+                        self._sync_active(self._writable())
+                finally:
+                    self._rounds.end()
+
+    def _sync_active(self, active: Segment) -> None:
+        """Sync under the sync lock; what was written before the call is durable after it."""
+        end = active.logical
+        assert active.file is not None
+        start = self.clock.monotonic_ns()
+        try:
+            active.file.fdatasync()
+        except OSError as error:
+            self._latch(f"sync of segment {active.id}: {error}")
+            raise WalIo(error, f"sync of segment {active.id}") from error
+        self._synced = (active.id, end)
+        self._sync_ns = self.clock.monotonic_ns() - start
+        self.observer.synced(active.id, self._sync_ns / 1e6)
+        self.fs.point("wal.after_sync")
+
+    def prepare_next(self, size: int | None = None) -> None:
+        """Bring the next segment to state ready: reserved, and durable as a directory entry [W-15]; idempotent."""
+        if self._ready is not None:
+            return
+        self.check()
+        segment = Segment(max(self._segments, default=self.naming.first_id - 1) + 1)
+        try:
+            segment.file = self.fs.open(self.path(segment.id), "create")
+            self._reserve(segment, segment.file, max(size or 0, self.max_segment_size))
+        except OSError as error:
+            self._abandon(segment)
+            raise WriteFailed(f"preparing segment {segment.id}: {error}", full=error.errno in NO_SPACE) from error
+        self._ready = segment
+        self.observer.created(segment.id)
+
+    def _reserve(self, segment: Segment, file: File, size: int) -> None:
+        segment.to(State.PREALLOCATING)
+        if file.size():
+            # What is left of an attempt that failed. Content of anyone else is not ours to cut.
+            if self._has_content(SegmentInfo(segment.id, file.size())):
+                raise FileExistsError(errno.EEXIST, "a file with content is in the way", self.path(segment.id))
+            file.truncate(0)
+        if self.preallocate:
+            file.allocate(size)
+        try:
+            file.fsync()
+            self.fs.sync_dir(self.dir)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                self._latch(f"sync of new segment {segment.id}: {error}")
+            raise
+        segment.to(State.READY)
+
+    def _abandon(self, segment: Segment) -> None:
+        """Give back what a failed preparation took; what cannot be removed is all zeros and reused later."""
+        segment.to(State.DELETED)
+        self.descriptors.drop(segment.id)
+        if segment.file is None:
+            return
+        try:
+            segment.file.truncate(0)
+            self.fs.remove(self.path(segment.id))
+        except OSError as error:
+            log.warning("segment %d of %s could not be taken back: %s", segment.id, self.dir, error)
+        finally:
+            close_quietly(segment.file)
+
+    def rotate(self, size: int | None = None, defer: Callable[[Callable[[], None]], object] | None = None) -> None:
+        """Switch to the next segment: old one synced, new one active, old one finalized [W-16].
+
+        `defer` runs the finalizing elsewhere; without it that happens inline.
+        """
+        old = self._writable()
+        self.prepare_next(size)
+        with self._sync_lock:
+            old.to(State.ROTATING)
+            self._sync_active(old)
+            self.fs.point("wal.rotate.after_sync")
+            self._activate(old)
+        self.observer.rotated(old.id, old.logical)
+        self.observer.segments(len(self._segments))
+        if defer is None:
+            self._finalize(old)
+        else:
+            defer(lambda: self._finalize(old))
+
+    def _activate(self, previous: Segment | None) -> None:
+        segment = self._ready
+        assert segment is not None
+        before = None if previous is None else (previous.id, previous.logical)
+        segment.preamble = self.codec.preamble(FileInfo(segment.id, before, self.context))
+        segment.to(State.ACTIVE)
+        self._ready = None
+        self._segments = {**self._segments, segment.id: segment}
+        self._active = segment
+
+    def _finalize(self, segment: Segment) -> None:
+        """Physical size = logical size, fsynced [W-14]; a failed sync latches the log here too."""
+        file = segment.file
+        assert file is not None
+        try:
+            file.truncate(segment.logical)
+            file.fsync()
+        except OSError as error:
+            self._latch(f"finalizing segment {segment.id}: {error}")
+            return
+        finally:
+            segment.file = None
+            close_quietly(file)
+        segment.to(State.FINALIZED)
+        self._archive()
+
+    def _archive(self) -> None:
+        """A finalized segment becomes history when a later one has data."""
+        active = self._active
+        if active is None or not active.logical:
+            return
+        for segment in self._segments.values():
+            if segment.state is State.FINALIZED and segment.id < active.id:
+                segment.to(State.ARCHIVED)
+
+    def delete_before(self, id: int) -> list[int]:
+        """Unlink finalized segments below `id`, oldest first; the ids that went.
+
+        The directory is synced after each: a crash that kept a later removal and lost an earlier one would
+        leave a hole that looks like damage. What cannot be unlinked stays, with all behind it, for the next call.
+        """
+        gone: list[int] = []
+        for segment in sorted(self._segments.values(), key=lambda s: s.id):
+            if segment.id >= id or segment.state not in (State.FINALIZED, State.ARCHIVED):
+                break
+            try:
+                self._sync_removals()
+                self.fs.remove(self.path(segment.id))
+            except OSError as error:
+                log.warning("segment %d of %s stays for now: %s", segment.id, self.dir, error)
+                break
+            self._removals_unsynced = True
+            self._forget(segment)
+            gone.append(segment.id)
+        try:
+            self._sync_removals()
+        except OSError as error:
+            log.warning("removals in %s are not yet durable: %s", self.dir, error)
+        if gone:
+            self.observer.segments(len(self._segments))
+        return gone
+
+    def _sync_removals(self) -> None:
+        if self._removals_unsynced:
+            self.fs.sync_dir(self.dir)
+            self._removals_unsynced = False
+
+    def _forget(self, segment: Segment) -> None:
+        if segment.state is State.FINALIZED:
+            segment.to(State.ARCHIVED)
+        segment.to(State.DELETED)
+        self._segments = {k: v for k, v in self._segments.items() if k != segment.id}
+        self.descriptors.drop(segment.id)
+        self.observer.deleted(segment.id)
+
+    def acquire(self, id: int) -> Lease:
+        """A descriptor for pread; it outlives the deletion of its segment [W-20]."""
+        if id not in self._segments:
+            raise SegmentNotFound(id)
+        try:
+            return self.descriptors.acquire(id)
+        except FileNotFoundError as error:
+            raise SegmentNotFound(id) from error
+        except OSError as error:
+            raise WalIo(error, f"opening segment {id}") from error
+
+    def end_of(self, id: int) -> int | None:
+        """Logical end of a segment, `None` when it does not exist."""
+        segment = self._segments.get(id)
+        return None if segment is None else segment.logical
+
+    def next_id(self, id: int) -> int | None:
+        """The segment behind `id`, `None` for the last; `SegmentNotFound` when what followed was deleted."""
+        segments = self._segments
+        if id + 1 in segments:
+            return id + 1
+        later = [other for other in segments if other > id]
+        if not later:
+            return None
+        if id < min(segments):
+            raise SegmentNotFound(id + 1)
+        return min(later)
+
+    def position(self) -> tuple[int, int]:
+        """The active segment and its logical end: where the next byte goes."""
+        active = self._active
+        return self._synced if active is None else (active.id, active.logical)
+
+    def synced(self) -> tuple[int, int]:
+        """Everything below it is durable."""
+        return self._synced
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments with their logical sizes, ascending."""
+        return [SegmentInfo(id, segment.logical) for id, segment in sorted(self._segments.items())]
+
+    def has_ready(self) -> bool:
+        """Whether the next segment is prepared."""
+        return self._ready is not None
+
+    @property
+    def failed(self) -> str | None:
+        """Why the log is latched, or `None`."""
+        return self._failed
+
+    def close(self, *, finalize: bool = True) -> bool:
+        """Sync, finalize the active segment, unlink a ready one; whether everything is durable and tidy."""
+        self._closed = True
+        active, self._active = self._active, None
+        ready, self._ready = self._ready, None
+        try:
+            if active is not None and self._failed is None:
+                with self._sync_lock:
+                    active.to(State.ROTATING)
+                    self._sync_active(active)
+                if finalize:
+                    self._finalize(active)
+        finally:
+            if ready is not None:
+                self._abandon(ready)
+            # The lock, because a thread may be in a sync of this descriptor.
+            with self._sync_lock:
+                if active is not None and active.file is not None:
+                    close_quietly(active.file)
+            self.descriptors.clear()
+        return self._failed is None
+
+    def _writable(self) -> Segment:
+        self.check()
+        active = self._active
+        assert active is not None, "the log was not started"
+        return active
+
+    def check(self) -> None:
+        """Raise if the log takes no more writes."""
+        if self._closed:
+            raise WalClosed(f"the log in {self.dir} is closed")
+        if self._failed is not None:
+            raise WalReadOnly(f"the log in {self.dir} takes no more writes: {self._failed}")
+
+    def _latch(self, reason: str) -> None:
+        """Refuse writes from now on: a later sync that succeeds proves nothing about pages that failed [W-17]."""
+        if self._failed is None:
+            self._failed = reason
+            self.observer.latched()

@@ -1,0 +1,393 @@
+"""`Wal`: the key-value write-ahead log (07 §5).
+
+One lock serialises append and rotation; encoding happens before it, syncing behind it, and readers never
+take it [W-80]. Under `always` a reader sees what is durable, under the other policies what was appended.
+
+    append → encode → [lock: rotate if full, write] → sync as the policy says → position
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from topics import paths
+from topics.clock import Clock, SystemClock
+from topics.errors import RecordTooLarge, WalClosed, WalError, WalInUse, WalIo
+from topics.fs import File, Fs, OsFs, close_quietly, ensure_dir, pread_all, pwrite_all
+from topics.wal.core import SegmentedLog, SegmentInfo
+from topics.wal.descriptors import Lease
+from topics.wal.events import BUCKETS_MS, Meter, MeterObserver, NoopMeter
+from topics.wal.naming import LibraryNaming
+from topics.wal.policy import WalConfig
+from topics.wal.reader import WalReader
+from topics.wal.record import Record, RecordCodec, encode_all
+from topics.wal.recovery import Position, RecoveryInfo, recover
+from topics.wal.timer import SyncTimer
+
+log = logging.getLogger("topics.wal")
+
+_OPEN, _CLOSED = b"state=open\n", b"state=closed\n"
+
+
+class _Unit(NamedTuple):
+    """Where one write went."""
+
+    segment_id: int
+    start: int
+    end: int
+
+
+def _positions(unit: _Unit, encoded: Sequence[bytes]) -> list[Position]:
+    id, at, _ = unit
+    positions = []
+    for data in encoded:
+        positions.append(Position(id, at))
+        at += len(data)
+    return positions
+
+
+class Wal:
+    """A log of key-value records in one directory. Thread-safe."""
+
+    def __init__(self, config: WalConfig, segments: SegmentedLog, lock: File, meter: Meter, *, timed: bool) -> None:
+        """Use `Wal.open`; this takes a recovered and started core and the held lock."""
+        labels = {"node": str(config.node_id)}
+        self.config = config
+        self._log = segments
+        self._lock_file = lock
+        self._clock = segments.clock
+        self._lock = threading.Lock()
+        self._closed = False
+        self._followers: frozenset[Callable[[], None]] = frozenset()
+        self._hidden_from: tuple[int, int] | None = None
+        self._records = meter.counter("wal_records_total", labels)
+        self._bytes = meter.counter("wal_bytes_total", labels)
+        self._gc_ms = meter.histogram("wal_gc_latency_ms", BUCKETS_MS, {})
+        kind = config.fsync_policy.kind
+        self._durable_reads = kind == "always"
+        self._commit: Callable[[tuple[int, int]], None] | None = None
+        if kind == "always":
+            self._commit = segments.sync_to
+        elif kind == "batch":
+            self._commit = self._commit_in_window
+        self._window_ns = int(config.fsync_policy.window_ms * 1e6)
+        self._synced_at_ns = -(1 << 62)
+        self._oldest_ns: int | None = None
+        self._timer = SyncTimer(self, config.fsync_policy.window_ms) if timed and kind == "batch" else None
+        self._timed = timed
+        self._preparing: threading.Thread | None = None
+
+    @classmethod
+    def open(
+        cls,
+        config: WalConfig | None = None,
+        *,
+        meter: Meter | None = None,
+        clock: Clock | None = None,
+        fs: Fs | None = None,
+    ) -> tuple[Wal, RecoveryInfo]:
+        """Open or create the log in `config.dir`, mending what a crash left; the log and what was found.
+
+        With an injected clock nothing runs in the background: call `tick`.
+        """
+        config = WalConfig() if config is None else config
+        config.check()
+        return open_checked(config, meter=meter, clock=clock, fs=fs)
+
+    def append(self, record: Record) -> Position:
+        """Append one record; what is promised when this returns is the policy's business [W-52]."""
+        encoded = encode_all((record,))
+        unit = self._write(encoded)
+        self._settle(unit, len(encoded))
+        return Position(unit.segment_id, unit.start)
+
+    def append_batch(self, records: Sequence[Record]) -> list[Position]:
+        """Append all records back to back with one write and one sync decision; all or nothing [W-51]."""
+        encoded = encode_all(records)
+        if not encoded:
+            return []
+        unit = self._write(encoded)
+        self._settle(unit, len(encoded))
+        return _positions(unit, encoded)
+
+    def append_units(self, units: Iterable[Sequence[Record]]) -> list[list[Position] | Exception]:
+        """Append several batches, each all or nothing, under one sync decision; the outcome of each.
+
+        It is how callers that arrive together, on an event loop for instance, share a sync.
+        """
+        outcomes: list[list[Position] | Exception] = []
+        first: _Unit | None = None
+        end = (0, 0)
+        count = size = 0
+        for records in units:
+            try:
+                encoded = encode_all(records)
+                unit = self._write(encoded) if encoded else None
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a batch is its own caller's to hear
+                outcomes.append(error)
+                continue
+            if unit is None:
+                outcomes.append([])
+                continue
+            outcomes.append(_positions(unit, encoded))
+            first = first or unit
+            end = (unit.segment_id, unit.end)
+            count += len(encoded)
+            size += unit.end - unit.start
+        if first is not None:
+            try:
+                self._commit_to(end, (first.segment_id, first.start))
+            except WalError as error:
+                return [error if isinstance(outcome, list) and outcome else outcome for outcome in outcomes]
+            self._appended(count, size)
+        return outcomes
+
+    def _settle(self, unit: _Unit, count: int) -> None:
+        self._commit_to((unit.segment_id, unit.end), (unit.segment_id, unit.start))
+        self._appended(count, unit.end - unit.start)
+
+    def _commit_to(self, end: tuple[int, int], start: tuple[int, int]) -> None:
+        if self._commit is not None:
+            try:
+                self._commit(end)
+            except WalError:
+                self._hide_from(start)
+                raise
+
+    def _appended(self, count: int, size: int) -> None:
+        self._records.inc(count)
+        self._bytes.inc(size)
+        if self._followers:
+            self._wake()
+
+    def _write(self, parts: list[bytes]) -> _Unit:
+        """Write one unit whole, rotating first when it does not fit [W-13]."""
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        segments = self._log
+        if size > segments.max_segment_size:
+            raise RecordTooLarge(size, segments.max_segment_size)
+        with self._lock:
+            if not segments.fits(size):
+                self._finish_preparing()
+                segments.rotate()
+            id, start = segments.write(parts)
+            if self.config.prepare_ahead and not segments.fits(segments.max_segment_size // 2):
+                self._prepare_ahead()
+        return _Unit(id, start, start + size)
+
+    def _prepare_ahead(self) -> None:
+        """Have the next segment ready before rotation needs it; a failure is rotation's to report."""
+        if self._log.has_ready() or self._preparing is not None:
+            return
+        if self._timed:
+            self._preparing = threading.Thread(target=self._prepare, name="topics-wal-prepare", daemon=True)
+            self._preparing.start()
+        else:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        try:
+            self._log.prepare_next()
+        except WalError as error:
+            log.warning("preparing the next segment ahead failed: %s", error)
+
+    def _finish_preparing(self) -> None:
+        thread, self._preparing = self._preparing, None
+        if thread is not None:
+            thread.join()
+
+    def _commit_in_window(self, end: tuple[int, int]) -> None:
+        now = self._clock.monotonic_ns()
+        if now - self._synced_at_ns >= self._window_ns:
+            self._sync_window(end)
+        elif self._oldest_ns is None:
+            self._oldest_ns = now
+            if self._timer is not None:
+                self._timer.arm()
+
+    def _sync_window(self, end: tuple[int, int]) -> None:
+        # Cleared before the end is looked at: whoever writes later sets it again.
+        self._oldest_ns = None
+        self._synced_at_ns = self._clock.monotonic_ns()
+        self._log.sync_to(end)
+        self._synced_at_ns = self._clock.monotonic_ns()
+
+    def tick(self) -> None:
+        """Sync under `batch` what has waited for a window; the timer's work, for injected clocks [W-82]."""
+        oldest = self._oldest_ns
+        if oldest is None or self._closed:
+            return
+        if self._clock.monotonic_ns() - oldest >= self._window_ns:
+            self._sync_window(self._log.position())
+        elif self._timer is not None:
+            self._timer.arm()
+
+    def sync(self) -> None:
+        """Return when everything appended before the call is durable [W-53]."""
+        self.flush()
+        self._sync_window(self._log.position())
+
+    def flush(self) -> None:
+        """Appended bytes are with the operating system already; raise if the log takes no more writes."""
+        self._log.check()
+
+    def current_position(self) -> Position:
+        """Where the next record goes."""
+        self._open_or_raise()
+        return Position(*self._log.position())
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments with their sizes, oldest first."""
+        self._open_or_raise()
+        return self._log.segments()
+
+    def read_from(self, position: Position, *, follow: bool = False) -> WalReader:
+        """Read from a record boundary on, across segments, to the end; `follow` waits for more [W-54]."""
+        self._open_or_raise()
+        return WalReader(self, Position(*position), follow=follow, read_buffer=self.config.read_buffer)
+
+    def delete_segments_before(self, position: Position) -> int:
+        """Remove whole segments before the one of `position`, oldest first; how many went [W-55]."""
+        start = self._clock.monotonic_ns()
+        with self._lock:
+            self._open_or_raise()
+            gone = self._log.delete_before(min(position[0], self._log.position()[0]))
+        self._gc_ms.observe((self._clock.monotonic_ns() - start) / 1e6)
+        return len(gone)
+
+    def close(self) -> None:
+        """Sync, finalize, release the lock; idempotent [W-56]."""
+        if self._timer is not None:
+            self._timer.stop()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._finish_preparing()
+            try:
+                if self._log.close():
+                    write_state(self._lock_file, _CLOSED)
+            except OSError as error:
+                raise WalIo(error, "closing") from error
+            finally:
+                close_quietly(self._lock_file)
+        self._wake()
+
+    def readable_end(self, id: int) -> int | None:
+        """Where readers stop in a segment: its logical end, or what is durable under `always`."""
+        end = self._log.end_of(id)
+        if end is None:
+            return None
+        for limit in (self._log.synced() if self._durable_reads else None, self._hidden_from):
+            if limit is not None and limit < (id, end):
+                end = limit[1] if limit[0] == id else 0
+        return end
+
+    def next_segment(self, id: int) -> int | None:
+        """The segment behind `id`, or `None`."""
+        return self._log.next_id(id)
+
+    def acquire(self, id: int) -> Lease:
+        """A descriptor of a segment, for a reader."""
+        return self._log.acquire(id)
+
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` after every append and at close."""
+        with self._lock:
+            self._followers |= {wake}
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Stop calling `wake`."""
+        with self._lock:
+            self._followers -= {wake}
+
+    def _wake(self) -> None:
+        for wake in self._followers:
+            wake()
+
+    def _hide_from(self, start: tuple[int, int]) -> None:
+        """A write that was answered with an error is not in the log as far as this process tells [W-70]."""
+        with self._lock:
+            self._hidden_from = start if self._hidden_from is None else min(self._hidden_from, start)
+
+    def _open_or_raise(self) -> None:
+        if self._closed:
+            raise WalClosed(f"the log in {self.config.dir} is closed")
+
+    def __enter__(self) -> Wal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            try:
+                self.close()
+            except WalError as error:
+                log.error("closing a forgotten log failed: %s", error)
+
+
+def open_checked(
+    config: WalConfig, *, meter: Meter | None = None, clock: Clock | None = None, fs: Fs | None = None
+) -> tuple[Wal, RecoveryInfo]:
+    """`Wal.open` behind its check; the core takes any segment size, which is how tests rotate often."""
+    fs = OsFs() if fs is None else fs
+    meter = NoopMeter() if meter is None else meter
+    always = config.fsync_policy.kind == "always"
+    segments = SegmentedLog(
+        fs,
+        config.dir,
+        LibraryNaming(),
+        RecordCodec(strict=always and config.corruption_policy == "fail"),
+        max_segment_size=config.max_segment_size,
+        clock=SystemClock() if clock is None else clock,
+        observer=MeterObserver(meter, config.node_id),
+        preallocate=config.preallocate,
+        fd_cache_size=config.fd_cache_size,
+    )
+    try:
+        lock = _take_lock(fs, config.dir)
+        try:
+            info = _recover_and_start(segments, lock, config)
+        except BaseException:
+            segments.descriptors.clear()
+            close_quietly(lock)
+            raise
+    except OSError as error:
+        raise WalIo(error, f"opening {config.dir}") from error
+    return Wal(config, segments, lock, meter, timed=clock is None), info
+
+
+def _recover_and_start(segments: SegmentedLog, lock: File, config: WalConfig) -> RecoveryInfo:
+    clean = pread_all(lock, len(_CLOSED) + 1, 0) == _CLOSED
+    info = recover(segments, config.corruption_policy)
+    write_state(lock, _OPEN)
+    segments.start(resume=True, rewrite=not clean)
+    return info
+
+
+def _take_lock(fs: Fs, dir: str) -> File:
+    ensure_dir(fs, dir)
+    try:
+        return fs.lock(f"{dir}/{paths.LIBRARY_LOCK}")
+    except BlockingIOError as error:
+        raise WalInUse(f"{dir} is open in another process, or in another object of this one") from error
+
+
+def write_state(lock: File, state: bytes) -> None:
+    """Note in the lock file whether the log was closed in order.
+
+    Only a process of the same boot can find pages that a failed sync marked clean, and it finds this note
+    in the same page cache; so a note that a machine crash takes away is not missed.
+    """
+    pwrite_all(lock, state, 0)
+    lock.truncate(len(state))
+    lock.fsync()

@@ -1,0 +1,64 @@
+"""The thread behind `batch(window)`: syncs what no further call would [W-52, W-82].
+
+It holds the log weakly, so a log that nobody keeps is collected and closed like any other object.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import Protocol
+
+from topics.errors import WalClosed, WalError
+
+log = logging.getLogger("topics.wal")
+
+
+class Ticking(Protocol):
+    """What the timer asks of its log."""
+
+    def tick(self) -> None: ...
+
+
+class SyncTimer:
+    """One daemon thread per log, started at the first append and stopped at close."""
+
+    def __init__(self, owner: Ticking, window_ms: float) -> None:
+        self._owner = weakref.ref(owner)
+        self._window_s = window_ms / 1000
+        self._armed = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def arm(self) -> None:
+        """Something unsynced is waiting: look at it one window from now."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="topics-wal-timer", daemon=True)
+            self._thread.start()
+        self._armed.set()
+
+    def stop(self) -> None:
+        """End the thread and wait for it, unless it is the caller."""
+        self._stopped.set()
+        self._armed.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._armed.wait()
+            self._armed.clear()
+            if self._stopped.wait(self._window_s):
+                return
+            owner = self._owner()
+            if owner is None:
+                return
+            try:
+                owner.tick()
+            except WalClosed:
+                return
+            except WalError as error:
+                log.error("the background sync failed: %s", error)
+                return
+            del owner

@@ -1,0 +1,247 @@
+"""The fault commands behind `python -m topics.testing` (13 §4).
+
+Each prints one JSON line, tells its progress on stderr, and exits non-zero when a promise was broken. `--quick` ends
+within 20 seconds; `--replay SEED` repeats one run of `crash` or `exhaustive` exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, TypeVar
+
+from topics.testing import damage, faults, fuzz, mutants, sweep
+from topics.testing.subject import Violation
+from topics.testing.walsubject import OPS, WalSubject
+
+T = TypeVar("T")
+Outcome = tuple[int, list[str]]
+"""Cases run, and what was violated."""
+
+SHOWN = 20
+
+
+class Tally:
+    """Counts cases, keeps violations, tells the progress on stderr."""
+
+    def __init__(self, command: str, unit: str) -> None:
+        self.cases = 0
+        self.violations: list[str] = []
+        self._command = command
+        self._unit = unit
+        self._start = self._told = time.monotonic()
+
+    def add(self, outcome: Outcome) -> None:
+        self.cases += outcome[0]
+        self.violations += outcome[1]
+        for violation in outcome[1][:SHOWN]:
+            print(f"VIOLATION {violation}", file=sys.stderr)
+        if time.monotonic() - self._told > (0.2 if sys.stderr.isatty() else 5):
+            self._told = time.monotonic()
+            self._tell("\r" if sys.stderr.isatty() else "\n")
+
+    def _tell(self, end: str) -> None:
+        text = f"{self._command}: {self.cases} {self._unit}, {len(self.violations)} violations, {self.seconds:.0f} s"
+        print(text, end=end, file=sys.stderr, flush=True)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def report(self, **more: Any) -> int:
+        """Print the JSON line; the exit code."""
+        self._tell("\n")
+        row = {"command": self._command, "cases": self.cases, "violations": len(self.violations), **more}
+        print(json.dumps({**row, "seconds": round(self.seconds, 2), "first": self.violations[:SHOWN]}), flush=True)
+        return 1 if self.violations else 0
+
+
+def spread(jobs: int, work: Callable[[T], Outcome], items: Iterable[T]) -> Iterator[Outcome]:
+    """Run the items over several processes, in order."""
+    if jobs == 1:
+        yield from map(work, items)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=quiet) as pool:
+        yield from pool.map(work, items)
+
+
+def quiet() -> None:
+    """Injected faults make the product warn a great deal; here that is no news."""
+    logging.getLogger("topics").setLevel(logging.CRITICAL)
+
+
+def _caught(run: Callable[[], int]) -> Outcome:
+    try:
+        return run(), []
+    except Violation as violation:
+        return 1, [str(violation)]
+
+
+def _crash(item: tuple[int, int]) -> Outcome:
+    return _caught(lambda: sweep.crash_run(WalSubject(), *item))
+
+
+def crash(args: argparse.Namespace) -> int:
+    """Multi-epoch crash sweep: survivors at every disk call [T1, T2]."""
+    images = 3000 if args.quick else args.images
+    tally = Tally("crash", "images")
+    if args.replay is not None:
+        tally.add(_crash((args.replay, args.epochs)))
+        return tally.report(seed=args.replay, epochs=args.epochs)
+    seed = args.seed
+    while tally.cases < images and not tally.violations:
+        # A seed yields about 140 images; asking for a bounded number of seeds keeps the run repeatable.
+        count = max(args.jobs, (images - tally.cases) // 140)
+        for outcome in spread(args.jobs, _crash, [(n, args.epochs) for n in range(seed, seed + count)]):
+            tally.add(outcome)
+        seed += count
+    return tally.report(seed=args.seed, epochs=args.epochs, seeds=seed - args.seed)
+
+
+def _exhaust(item: tuple[int, tuple[str, ...]]) -> Outcome:
+    seed, first = item
+    total, violations = 0, []
+    for ops in sweep.sequences(OPS, len(first)):
+        if len(ops) < len(first) or ops[: len(first) - 1] != first[:-1]:
+            continue
+        count, found = _caught(lambda ops=ops: sweep.exhaust(WalSubject(), seed, ops))  # type: ignore[misc]
+        total += count
+        violations += found
+    return total, violations
+
+
+def exhaustive(args: argparse.Namespace) -> int:
+    """Every sequence of operations up to a length, every disk call of it [T3]."""
+    max_ops = 2 if args.quick else args.max_ops
+    seeds = [args.replay] if args.replay is not None else range(args.seed, args.seed + (3 if args.quick else 4))
+    tally = Tally("exhaustive", "images")
+    work = [(seed, (*head, "")) for seed in seeds for length in range(max_ops) for head in _heads(length)]
+    for outcome in spread(args.jobs, _exhaust, work):
+        tally.add(outcome)
+    sequences = len(seeds) * sum(len(OPS) ** n for n in range(1, max_ops + 1))
+    return tally.report(seed=args.seed, max_ops=max_ops, ops=len(OPS), sequences=sequences)
+
+
+def _heads(length: int) -> list[tuple[str, ...]]:
+    return [()] if length == 0 else [ops for ops in sweep.sequences(OPS, length) if len(ops) == length]
+
+
+def _fault(item: tuple[str, int, int]) -> Outcome:
+    workload, part, parts = item
+    subject = WalSubject()
+    total, violations = 0, []
+    for number, case in enumerate(faults.cases(subject, workload)):
+        if number % parts == part:
+            total += 1
+            try:
+                faults.run_case(subject, case)
+            except Violation as violation:
+                violations.append(str(violation))
+    return total, violations
+
+
+def fault(args: argparse.Namespace) -> int:
+    """Every operation × call × error × duration on every workload [T4]."""
+    names = list(WalSubject().fault_workloads())
+    chosen = names[::3] if args.quick else names
+    tally = Tally("faults", "cases")
+    for outcome in spread(args.jobs, _fault, [(name, part, 4) for name in chosen for part in range(4)]):
+        tally.add(outcome)
+    return tally.report(seed=None, workloads=len(chosen))
+
+
+def _mutant(item: tuple[int, Sequence[int]]) -> Outcome:
+    number, seeds = item
+    found = mutants.hunt(mutants.MUTANTS[number], seeds)
+    name = mutants.MUTANTS[number].name
+    if found is not None:
+        print(f"caught: {name} — {found[:160]}", file=sys.stderr)
+    return 1, [] if found is not None else [f"not caught: {name}"]
+
+
+def mutant(args: argparse.Namespace) -> int:
+    """Seeded bugs, all of which the sweeps must notice [T5]."""
+    seeds = range(args.seed, args.seed + 60)
+    tally = Tally("mutants", "mutants")
+    for outcome in spread(args.jobs, _mutant, [(n, seeds) for n in range(len(mutants.MUTANTS))]):
+        tally.add(outcome)
+    return tally.report(seed=args.seed, caught=tally.cases - len(tally.violations))
+
+
+def _damage(item: tuple[str, bool, bool, int, int]) -> Outcome:
+    kind, fail, always, part, parts = item
+    one = damage.sample(fail=fail, always=always)
+    total, violations = 0, []
+    for number, each in enumerate(damage.flips(one) if kind == "flips" else damage.truncations(one)):
+        if number % parts == part:
+            count, found = _caught(lambda each=each: damage.check(one, each))  # type: ignore[misc]
+            total += count
+            violations += found
+    return total, violations
+
+
+def damages(args: argparse.Namespace) -> int:
+    """Damage at rest: every byte [T6], every length and every missing segment [T7]."""
+    tally = Tally(args.command, "cases")
+    samples = [(False, False), (True, True)] if args.quick else [(f, a) for f in (False, True) for a in (False, True)]
+    for outcome in spread(args.jobs, _damage, [(args.command, f, a, part, 4) for f, a in samples for part in range(4)]):
+        tally.add(outcome)
+    return tally.report(seed=None, samples=len(samples))
+
+
+def _fuzz(item: tuple[int, int, int]) -> Outcome:
+    number, seed, execs = item
+    return _caught(lambda: sum(fuzz.fuzz(fuzz.targets()[number], seed, execs)))
+
+
+def fuzzing(args: argparse.Namespace) -> int:
+    """Hostile bytes into every decoder [T13]."""
+    execs = 60_000 if args.quick else args.execs
+    count = len(fuzz.targets())
+    chunk = 5_000
+    tally = Tally("fuzz", "execs")
+    work = [(n, args.seed + k, chunk) for k in range(-(-execs // (count * chunk))) for n in range(count)]
+    for outcome in spread(args.jobs, _fuzz, work):
+        tally.add(outcome)
+    return tally.report(seed=args.seed, targets=count)
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "crash": crash,
+    "exhaustive": exhaustive,
+    "faults": fault,
+    "mutants": mutant,
+    "flips": damages,
+    "truncate": damages,
+    "fuzz": fuzzing,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m topics.testing", description="Prove what the log promises.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, run in COMMANDS.items():
+        command = commands.add_parser(name, help=(run.__doc__ or "").strip())
+        command.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
+        command.add_argument("--quick", action="store_true", help="a size that ends within 20 seconds")
+        command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+        if name in ("crash", "exhaustive"):
+            command.add_argument("--replay", type=int, metavar="SEED", help="repeat one seed exactly")
+        if name == "crash":
+            command.add_argument("--images", type=int, default=20_000, help="survivors to judge (default 20000)")
+            command.add_argument("--epochs", type=int, default=4, help="crashes survived in a row (default 4)")
+        if name == "exhaustive":
+            command.add_argument("--max-ops", type=int, default=3, help="longest sequence (default 3)")
+        if name == "fuzz":
+            command.add_argument("--execs", type=int, default=1_000_000, help="inputs (default 1000000)")
+    args = parser.parse_args(argv)
+    quiet()
+    return COMMANDS[args.command](args)

@@ -165,7 +165,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a failed sync does not latch the log", SegmentedLog, "_latch", _nothing),
     Mutant("recovery does not check checksums", record, "walk", _checksum_ignored),
     Mutant("recovery does not cut the torn tail", SegmentedLog, "recover", _tail_not_cut),
-    Mutant("recovery resumes behind bytes that no sync has covered", SegmentedLog, "_resume", _tail_not_rewritten),
+    Mutant("recovery resumes behind bytes that no sync has covered", SegmentedLog, "_secure", _tail_not_rewritten),
     Mutant("recovery trusts directory entries of a killed process", SegmentedLog, "start", _start_without_dir_sync),
     Mutant(
         "recovery takes damage in an earlier segment for a torn tail",

@@ -242,7 +242,7 @@ class WalDriver:
         try:
             self.open(fs, killed=killed)
         except WalError as error:
-            if self._struck() == struck and not isinstance(error, WalIo):
+            if self._struck() == struck and not isinstance(error, (WalIo, WriteFailed)):
                 raise Violation(f"cannot be opened, and no fault is to blame: {error!r}") from error
 
     def must_work(self) -> None:
@@ -519,14 +519,19 @@ def _cut_bytes_are_kept(before: dict[str, bytes], image: SimFs, info: RecoveryIn
     after = image.files()
     total = 0
     for path, data in before.items():
-        segment = paths.parse_library_segment(path.rpartition("/")[2])
-        if segment is None or path not in after:
+        if paths.parse_library_segment(path.rpartition("/")[2]) is None or path not in after:
             continue
-        lost = data[len(after[path]) :].rstrip(b"\0")
-        total += len(lost)
+        data, now = data.rstrip(b"\0"), after[path]
+        if now.startswith(data) and not now[len(data) :].strip(b"\0"):
+            continue
         copies = [content for name, content in after.items() if name.startswith(f"{path}.cut")]
-        if lost and lost not in copies:
-            raise Violation(f"{len(lost)} bytes cut from {path} are nowhere to be found [W-61]")
+        for copy in copies:
+            kept = data[: len(data) - len(copy)]
+            if data.endswith(copy) and now.startswith(kept) and not now[len(kept) :].strip(b"\0"):
+                total += len(copy)
+                break
+        else:
+            raise Violation(f"bytes cut from {path} are nowhere to be found [W-61]")
     if total != info.bytes_truncated:
         raise Violation(f"{total} bytes were cut, {info.bytes_truncated} reported")
 
@@ -557,7 +562,7 @@ def open_twice(config: WalConfig, clock: ManualClock, image: SimFs) -> tuple[Wal
     """Open; a sync may still report a failure that the killed process caused, and then refusing once is right."""
     try:
         return open_checked(config, clock=clock, fs=image)
-    except WalIo:
+    except (WalIo, WriteFailed):
         return open_checked(config, clock=clock, fs=image)
 
 

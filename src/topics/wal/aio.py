@@ -13,13 +13,14 @@ indeterminate: it may be in the log, once. The object belongs to the loop that o
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from topics.clock import Clock
-from topics.errors import WalClosed
+from topics.errors import WalClosed, WalError
 from topics.fs import Fs
 from topics.wal.core import SegmentInfo
 from topics.wal.events import Meter
@@ -30,6 +31,8 @@ from topics.wal.record import Record
 from topics.wal.recovery import Position, RecoveryInfo
 
 T = TypeVar("T")
+
+log = logging.getLogger("topics.wal")
 
 PENDING_MAX = 4096
 """Calls that may wait for the worker; the next caller waits for a place."""
@@ -206,12 +209,13 @@ class AsyncWalReader:
         if not self._ahead:
             source.watch(wake)
         try:
-            while not source.closed() or self._ahead:
+            while True:
                 item = await self.next_record()
                 if item is not None:
                     return item
                 await more.wait()
                 more.clear()
+        except WalClosed:
             return None
         finally:
             source.unwatch(wake)
@@ -241,8 +245,16 @@ def _work(wal: SyncWal, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> None:
         _answer(loop, done)
         done = []
         if job is None:
-            wal.close()
+            _close_forgotten(wal)
             return
+
+
+def _close_forgotten(wal: SyncWal) -> None:
+    """Close a log that nobody closed; there is no caller left to hear of an error."""
+    try:
+        wal.close()
+    except WalError as error:
+        log.error("closing a forgotten log failed: %s", error)
 
 
 def _outcome(function: Callable[[], object]) -> object:

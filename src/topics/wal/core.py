@@ -209,45 +209,56 @@ class SegmentedLog:
             if segment.damaged_bytes:
                 self.observer.truncated(segment.id, segment.damaged_bytes)
         for segment in scans:
-            if segment.place != "beyond":
-                self._segments[segment.id] = Segment(segment.id, State.ARCHIVED, segment.scan.end)
+            self._segments[segment.id] = Segment(segment.id, State.ARCHIVED, segment.scan.end)
         return CoreReport(tuple(scans), cut)
 
     def start(self, *, resume: bool, rewrite: bool = False) -> None:
-        """Make a segment active: the last one with content at its logical end, or a new one.
+        """Make a segment active: the last one at its logical end, or a new one.
 
-        `rewrite` writes the resumed part again, byte for byte, before it is synced: pages that a failed
-        sync had marked clean become dirty, so records recovered from the page cache are on the medium
-        before anything is acknowledged behind them.
+        Ids never go back: an empty last segment is taken too, because positions in it may have been given out.
+        `rewrite` writes the last data again, byte for byte, before it is synced: pages that a failed sync had
+        marked clean become dirty, so records recovered from the page cache are on the medium before anything is
+        acknowledged behind them.
         """
-        self._discard_prepared()
         # A process killed between creating a file and syncing the directory leaves an entry that is not durable.
         self.fs.sync_dir(self.dir)
-        last = max(self._segments, default=None)
-        if last is not None and resume:
-            self._resume(self._segments[last], rewrite)
+        last = max(self._segments.values(), key=lambda segment: segment.id, default=None)
+        data = max((s for s in self._segments.values() if s.logical), key=lambda segment: segment.id, default=None)
+        if data is not None:
+            self._secure(data, rewrite)
+            self._synced = (data.id, data.logical)
+        if resume and last is not None and last is data:
+            self._resume(data)
+        elif resume and last is not None:
+            del self._segments[last.id]
+            self.prepare_next(id=last.id)
+            self._activate(data)
         else:
+            self._discard_prepared(data)
             self.prepare_next()
-            self._activate(None if last is None else self._segments[last])
+            self._activate(data)
         self.observer.segments(len(self._segments))
 
-    def _discard_prepared(self) -> None:
-        for info in self.discover():
-            if info.id not in self._segments:
-                self.descriptors.drop(info.id)
-                self.fs.remove(self.path(info.id))
+    def _discard_prepared(self, data: Segment | None) -> None:
+        """A log that starts a new segment per run takes no prepared file over [S-21]."""
+        for id in [id for id in self._segments if data is None or id > data.id]:
+            del self._segments[id]
+            self.descriptors.drop(id)
+            self.fs.remove(self.path(id))
 
-    def _resume(self, segment: Segment, rewrite: bool) -> None:
+    def _secure(self, segment: Segment, rewrite: bool) -> None:
+        """Make the last data durable, whatever an earlier process left undone [W-16]."""
         file = self.fs.open(self.path(segment.id), "rw")
         try:
             for at in range(0, segment.logical if rewrite else 0, _COPY_BYTES):
                 pwrite_all(file, pread_exact(file, min(_COPY_BYTES, segment.logical - at), at), at)
             file.fsync()
-        except BaseException:
+        finally:
             close_quietly(file)
-            raise
+
+    def _resume(self, segment: Segment) -> None:
+        file = self.fs.open(self.path(segment.id), "rw")
         self._segments[segment.id] = self._active = Segment(segment.id, State.ACTIVE, segment.logical, file)
-        self._synced = (segment.id, segment.logical)
 
     def fits(self, n: int) -> bool:
         """Whether `n` more bytes stay within the active segment [W-13]."""
@@ -294,6 +305,7 @@ class SegmentedLog:
 
     def sync(self) -> None:
         """Make everything written so far durable."""
+        self.check()
         self.sync_to(self.position())
 
     def sync_to(self, position: tuple[int, int]) -> None:
@@ -306,7 +318,7 @@ class SegmentedLog:
             with self._sync_lock:
                 self._rounds.gather(self._sync_ns)
                 try:
-                    if self._synced < self.position():
+                    if self._synced < max(position, self.position()):
                         self._sync_active(self._writable())
                 finally:
                     self._rounds.end()
@@ -326,14 +338,14 @@ class SegmentedLog:
         self.observer.synced(active.id, self._sync_ns / 1e6)
         self.fs.point("wal.after_sync")
 
-    def prepare_next(self, size: int | None = None) -> None:
+    def prepare_next(self, size: int | None = None, *, id: int | None = None) -> None:
         """Bring the next segment to state ready: reserved, and durable as a directory entry [W-15]; idempotent."""
         if self._ready is not None:
             return
         self.check()
-        segment = Segment(max(self._segments, default=self.naming.first_id - 1) + 1)
+        segment = Segment(max(self._segments, default=self.naming.first_id - 1) + 1 if id is None else id)
         try:
-            segment.file = self.fs.open(self.path(segment.id), "create")
+            segment.file = self._create(segment.id)
             self._reserve(segment, segment.file, max(size or 0, self.max_segment_size))
         except OSError as error:
             self._abandon(segment)
@@ -341,13 +353,22 @@ class SegmentedLog:
         self._ready = segment
         self.observer.created(segment.id)
 
+    def _create(self, id: int) -> File:
+        """Open the file of a new segment, empty: what a failed attempt left there is cut, content is not ours."""
+        file = self.fs.open(self.path(id), "create")
+        try:
+            size = file.size()
+            if size and self._has_content(SegmentInfo(id, size)):
+                raise FileExistsError(errno.EEXIST, "a file with content is in the way", self.path(id))
+            if size:
+                file.truncate(0)
+        except OSError:
+            close_quietly(file)
+            raise
+        return file
+
     def _reserve(self, segment: Segment, file: File, size: int) -> None:
         segment.to(State.PREALLOCATING)
-        if file.size():
-            # What is left of an attempt that failed. Content of anyone else is not ours to cut.
-            if self._has_content(SegmentInfo(segment.id, file.size())):
-                raise FileExistsError(errno.EEXIST, "a file with content is in the way", self.path(segment.id))
-            file.truncate(0)
         if self.preallocate:
             file.allocate(size)
         try:

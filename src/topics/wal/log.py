@@ -61,6 +61,7 @@ class Wal:
         self._clock = segments.clock
         self._lock = threading.Lock()
         self._closed = False
+        self._followers_lock = threading.Lock()
         self._followers: frozenset[Callable[[], None]] = frozenset()
         self._hidden_from: tuple[int, int] | None = None
         self._records = meter.counter("wal_records_total", labels)
@@ -274,7 +275,7 @@ class Wal:
                 raise WalIo(error, "closing") from error
             finally:
                 close_quietly(self._lock_file)
-        self._wake()
+                self._wake()
 
     def readable_end(self, id: int) -> int | None:
         """Where readers stop in a segment: its logical end, or what is durable under `always`."""
@@ -300,12 +301,12 @@ class Wal:
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` after every append and at close."""
-        with self._lock:
+        with self._followers_lock:
             self._followers |= {wake}
 
     def unwatch(self, wake: Callable[[], None]) -> None:
         """Stop calling `wake`."""
-        with self._lock:
+        with self._followers_lock:
             self._followers -= {wake}
 
     def _wake(self) -> None:

@@ -87,7 +87,10 @@ class WalReader:
 
     def _file_end(self) -> int:
         assert self._lease is not None
-        return self._lease.file.size()
+        try:
+            return self._lease.file.size()
+        except OSError as error:
+            raise WalIo(error, f"reading segment {self._segment}") from error
 
     def _move_to(self, segment: int) -> None:
         self.close()

@@ -80,7 +80,7 @@ _FLAGS = tuple(bytes((n,)) for n in range(256))
 
 
 def _varint(n: int) -> bytes:
-    return _SMALL[n] if n < 2048 else encode_varint(n)
+    return _SMALL[n] if 0 <= n < 2048 else encode_varint(n)
 
 
 class Record(msgspec.Struct, frozen=True):

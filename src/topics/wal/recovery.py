@@ -68,7 +68,7 @@ def _decide(log: SegmentedLog, scans: Sequence[SegmentScan], policy: str) -> lis
     missing = missing_ids(scans)
     if policy == "fail":
         _refuse_damage(log, scans, missing)
-    cut = [segment for segment in scans if segment.place != "beyond" and segment.size > segment.scan.end]
+    cut = [segment for segment in scans if segment.size > segment.scan.end]
     for segment in cut:
         if segment.damaged_bytes:
             _keep_copy(log.fs, log.dir, segment)

@@ -1,0 +1,24 @@
+"""Fixtures of the write-ahead-log tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.wal import kit
+
+
+@pytest.fixture
+def disk() -> Iterator[kit.Disk]:
+    """A fresh simulated disk; what its monitor objected to in any thread fails the test."""
+    disk = kit.Disk()
+    yield disk
+    assert disk.fs.violations == []
+
+
+@pytest.fixture(params=[kit.LIBRARY, kit.SERVER], ids=["library", "server"])
+def kind(request: pytest.FixtureRequest) -> kit.Kind:
+    """Each kind of log: naming, codec and habits."""
+    found: kit.Kind = request.param
+    return found

@@ -1,0 +1,346 @@
+"""When the log syncs: always, batch, os (W-52, W-53, W-82), and what threads share (W-80, W-81)."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import pytest
+
+from tests.unit.wal import kit
+from topics.errors import WalIo, WalReadOnly
+from topics.wal import FsyncPolicy, Position, Record
+
+BATCH = FsyncPolicy.batch(10)
+
+
+def synced(disk: kit.Disk, mark: int = 0) -> int:
+    return disk.calls(mark).count(("fdatasync", "000000.wal"))
+
+
+def durable(disk: kit.Disk) -> int:
+    """How many records would survive a power loss now."""
+    wal, info = kit.open_wal(disk.power_loss())
+    wal.close()
+    return info.valid_records
+
+
+def test_always_syncs_each_append_before_it_returns(disk: kit.Disk) -> None:
+    """W-52 always."""
+    wal, _ = kit.open_wal(disk, kit.ALWAYS)
+    for n in range(3):
+        mark = disk.sim.disk_calls
+        wal.append(kit.put(n))
+        disk.fs.acked(f"{kit.DIR}/000000.wal", wal.current_position().offset)
+        assert (synced(disk, mark), durable(disk)) == (1, n + 1)
+    wal.close()
+
+
+def test_os_syncs_only_at_sync_rotation_and_close(disk: kit.Disk) -> None:
+    """W-52 os."""
+    wal, _ = kit.open_wal(disk)
+    mark = disk.sim.disk_calls
+    kit.fill(wal, 5)
+    disk.clock.advance(100_000)
+    wal.tick()
+    kit.fill(wal, 2, 5)
+    assert (synced(disk, mark), durable(disk)) == (0, 0)
+    wal.sync()
+    assert (synced(disk, mark), durable(disk)) == (1, 7)
+    kit.fill(wal, 5, 7)
+    assert wal.current_position().segment_id == 1
+    assert synced(disk, mark) == 2
+    wal.close()
+    assert durable(disk) == 12
+
+
+def test_batch_syncs_the_first_append_in_the_call(disk: kit.Disk) -> None:
+    """W-52 batch: always at the first append."""
+    wal, _ = kit.open_wal(disk, BATCH)
+    wal.append(kit.put(0))
+    assert durable(disk) == 1
+    wal.close()
+
+
+def test_batch_leaves_appends_within_the_window_to_the_timer(disk: kit.Disk) -> None:
+    """W-52 batch."""
+    wal, _ = kit.open_wal(disk, BATCH)
+    wal.append(kit.put(0))
+    mark = disk.sim.disk_calls
+    disk.clock.advance(9)
+    kit.fill(wal, 3, 1)
+    assert (synced(disk, mark), durable(disk)) == (0, 1)
+    wal.close()
+
+
+def test_batch_syncs_in_the_call_when_the_window_has_passed(disk: kit.Disk) -> None:
+    """W-52 batch: w since the last sync."""
+    wal, _ = kit.open_wal(disk, BATCH)
+    wal.append(kit.put(0))
+    disk.clock.advance(3)
+    wal.append(kit.put(1))
+    disk.clock.advance(7)
+    wal.append(kit.put(2))
+    assert durable(disk) == 3
+    wal.close()
+
+
+def test_the_timer_syncs_one_window_after_the_oldest_unsynced_record_and_not_before(disk: kit.Disk) -> None:
+    """W-52 batch: at most w after the oldest."""
+    wal, _ = kit.open_wal(disk, BATCH)
+    wal.append(kit.put(0))
+    disk.clock.advance(5)
+    wal.append(kit.put(1))
+    disk.clock.advance(4)
+    wal.append(kit.put(2))
+    disk.clock.advance(5)
+    wal.tick()
+    assert durable(disk) == 1
+    disk.clock.advance(1)
+    wal.tick()
+    assert durable(disk) == 3
+    mark = disk.sim.disk_calls
+    disk.clock.advance(1000)
+    wal.tick()
+    assert synced(disk, mark) == 0
+    wal.close()
+
+
+@pytest.mark.parametrize("gap", [1, 3, 7, 9, 10, 11])
+def test_batch_makes_every_record_durable_within_two_windows(disk: kit.Disk, gap: int) -> None:
+    """W-52 batch(w): durable within 2·w without further calls; the timer looks once per millisecond here."""
+    wal, _ = kit.open_wal(disk, BATCH, size=1 << 20)
+    appended: list[int] = []
+    for now in range(120):
+        if now % gap == 0 and now < 90:
+            wal.append(kit.put(len(appended)))
+            appended.append(now)
+        wal.tick()
+        if now % 5 == 0 or now == 119:
+            assert durable(disk) >= sum(at <= now - 20 for at in appended)
+        disk.clock.advance(1)
+    wal.close()
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing(disk: kit.Disk) -> None:
+    """W-52, 13 §2: windows are measured in monotonic time."""
+    wal, _ = kit.open_wal(disk, BATCH)
+    wal.append(kit.put(0))
+    disk.clock.jump(10**9)
+    wal.append(kit.put(1))
+    wal.tick()
+    assert durable(disk) == 1
+    disk.clock.jump(-(10**10))
+    disk.clock.advance(10)
+    wal.tick()
+    assert durable(disk) == 2
+    wal.close()
+
+
+def test_one_batch_makes_one_sync_decision(disk: kit.Disk) -> None:
+    """W-51."""
+    wal, _ = kit.open_wal(disk, BATCH)
+    mark = disk.sim.disk_calls
+    wal.append_batch([kit.put(n) for n in range(5)])
+    assert (synced(disk, mark), durable(disk)) == (1, 5)
+    wal.close()
+
+
+def test_a_sync_starts_a_new_window(disk: kit.Disk) -> None:
+    """W-52: since the last sync, whoever asked for it."""
+    wal, _ = kit.open_wal(disk, BATCH)
+    wal.append(kit.put(0))
+    disk.clock.advance(9)
+    wal.append(kit.put(1))
+    wal.sync()
+    disk.clock.advance(9)
+    mark = disk.sim.disk_calls
+    wal.append(kit.put(2))
+    assert synced(disk, mark) == 0
+    wal.close()
+
+
+def test_a_failed_background_sync_is_told_to_the_next_caller(disk: kit.Disk) -> None:
+    """07 §1.4 row 1."""
+    wal, _ = kit.open_wal(disk, BATCH)
+    kit.fill(wal, 2)
+    disk.clock.advance(10)
+    disk.fail("fdatasync")
+    with pytest.raises(WalIo):
+        wal.tick()
+    for call in (lambda: wal.append(kit.put(9)), wal.sync, wal.flush):
+        with pytest.raises(WalReadOnly):
+            call()
+    wal.close()
+
+
+def timers() -> set[threading.Thread]:
+    return set(threading.enumerate())
+
+
+def test_with_an_injected_clock_no_thread_runs(disk: kit.Disk) -> None:
+    """W-82."""
+    before = timers()
+    wal, _ = kit.open_wal(disk, BATCH, prepare_ahead=True)
+    kit.fill(wal, 20)
+    assert timers() == before
+    wal.close()
+
+
+@pytest.mark.parametrize("policy", [kit.ALWAYS, kit.OS], ids=["always", "os"])
+def test_only_batch_has_a_timer(disk: kit.Disk, policy: FsyncPolicy) -> None:
+    """W-82."""
+    before = timers()
+    wal, _ = kit.open_wal(disk, policy, timed=True)
+    kit.fill(wal, 5)
+    assert timers() == before
+    wal.close()
+
+
+def test_batch_has_one_timer_that_ends_with_the_log(disk: kit.Disk) -> None:
+    """W-82: none before the first append, one after, none behind close."""
+    before = timers()
+    wal, _ = kit.open_wal(disk, FsyncPolicy.batch(1000), timed=True)
+    assert timers() == before
+    kit.fill(wal, 5)
+    assert len(timers() - before) == 1
+    wal.close()
+    assert timers() == before
+
+
+def test_the_timer_makes_the_last_record_durable_without_further_calls(disk: kit.Disk) -> None:
+    """W-52 batch, with the real timer."""
+    meter = kit.Kept()
+    wal, _ = kit.open_wal(disk, FsyncPolicy.batch(20), meter=meter, timed=True)
+    wal.append(kit.put(0))
+    wal.append(kit.put(1))
+    assert meter.wait(lambda: meter.count("fsync") >= 2)
+    assert durable(disk) == 2
+    wal.append(kit.put(2))
+    wal.append(kit.put(3))
+    assert meter.wait(lambda: meter.count("fsync") >= 3)
+    wal.close()
+    assert durable(disk) == 4
+
+
+def test_the_timer_survives_idle_times_between_bursts(disk: kit.Disk) -> None:
+    """W-52 batch: each burst gets its sync."""
+    meter = kit.Kept()
+    wal, _ = kit.open_wal(disk, FsyncPolicy.batch(5), meter=meter, timed=True, size=1 << 20)
+    end = 0
+    for burst in range(5):
+        kit.fill(wal, 3, 3 * burst)
+        end = wal.current_position().offset
+        assert meter.wait(lambda: wal._log.synced() >= (0, end))  # noqa: B023
+    assert durable(disk) == 15
+    wal.close()
+
+
+def test_concurrent_appends_under_always_share_one_sync(disk: kit.Disk) -> None:
+    """W-52 always: while one sync runs, all who come wait for the next one together."""
+    gate, meter = kit.Gate(), kit.Kept()
+    written = threading.Semaphore(0)
+    armed = [False]
+
+    def hook(op: str, path: str) -> None:
+        if op == "fdatasync" and armed[0]:
+            armed[0] = False
+            gate.stop()
+        if path == "wal.after_write":
+            written.release()
+
+    wal, _ = kit.open_wal(disk, kit.ALWAYS, meter=meter, fs=kit.hooked(disk, hook), size=1 << 20)
+    armed[0] = True
+    first = kit.spawn(lambda: wal.append(kit.put(0)))
+    gate.wait_reached()
+    others = [kit.spawn(lambda n=n: wal.append(kit.put(n))) for n in range(1, 9)]
+    for _ in range(9):
+        assert written.acquire(timeout=kit.WAIT_S)
+    assert not any(future.done() for future in others)
+    gate.open()
+    positions = kit.finish([first, *others])
+    assert len(set(positions)) == 9
+    assert meter.count("fsync") == 2
+    assert durable(disk) == 9
+    wal.close()
+
+
+@pytest.mark.parametrize("policy", [kit.ALWAYS, FsyncPolicy.batch(2), kit.OS], ids=["always", "batch", "os"])
+def test_threads_append_without_loss_interleaving_or_going_back(disk: kit.Disk, policy: FsyncPolicy) -> None:
+    """W-80, W-81: positions of one thread increase, batches stay together, through rotations."""
+    wal, _ = kit.open_wal(disk, policy, timed=True, size=4096)
+    start = threading.Barrier(6)
+
+    def work(worker: int) -> list[Position]:
+        start.wait(kit.WAIT_S)
+        found: list[Position] = []
+        for n in range(25):
+            if n % 3:
+                found.append(wal.append(Record.put(b"%d" % worker, b"%d" % len(found))))
+            else:
+                batch = [Record.put(b"%d" % worker, b"%d" % (len(found) + i)) for i in range(4)]
+                got = wal.append_batch(batch)
+                assert len({position.segment_id for position in got}) == 1
+                assert {b.offset - a.offset for a, b in pairwise(got)} <= {len(record.encode()) for record in batch}
+                found += got
+        return found
+
+    answers = kit.finish([kit.spawn(lambda w=w: work(w)) for w in range(6)])
+    for worker, positions in enumerate(answers):
+        assert positions == sorted(set(positions))
+        for n, position in enumerate(positions):
+            reader = wal.read_from(position)
+            assert reader.next_record() == (Record.put(b"%d" % worker, b"%d" % n), position)
+            reader.close()
+    assert len(kit.records(wal)) == sum(map(len, answers))
+    wal.close()
+
+
+def test_syncing_happens_outside_the_lock_of_appends(disk: kit.Disk) -> None:
+    """W-80: an append goes on while a sync is on its way."""
+    gate = kit.Gate()
+    armed = [False]
+
+    def hook(op: str, path: str) -> None:
+        if op == "fdatasync" and armed[0]:
+            gate.stop()
+
+    wal, _ = kit.open_wal(disk, fs=kit.hooked(disk, hook))
+    wal.append(kit.put(0))
+    armed[0] = True
+    syncing = kit.spawn(wal.sync)
+    gate.wait_reached()
+    assert kit.spawn(lambda: wal.append(kit.put(1))).result(kit.WAIT_S).segment_id == 0
+    gate.open()
+    syncing.result(kit.WAIT_S)
+    armed[0] = False
+    wal.close()
+
+
+def test_encoding_happens_before_the_lock(disk: kit.Disk) -> None:
+    """W-80: a record is encoded while another append is in its write."""
+    gate, encoded = kit.Gate(), threading.Event()
+    armed = [False]
+
+    class Probe(bytes):
+        def __len__(self) -> int:
+            encoded.set()
+            return super().__len__()
+
+    def hook(op: str, path: str) -> None:
+        if op == "pwrite" and armed[0]:
+            armed[0] = False
+            gate.stop()
+
+    wal, _ = kit.open_wal(disk, fs=kit.hooked(disk, hook))
+    armed[0] = True
+    first = kit.spawn(lambda: wal.append(kit.put(0)))
+    gate.wait_reached()
+    second = kit.spawn(lambda: wal.append(Record(b"k", Probe(b"v"))))
+    try:
+        assert encoded.wait(kit.WAIT_S)
+        assert not second.done()
+    finally:
+        gate.open()
+    kit.finish([first, second])
+    wal.close()

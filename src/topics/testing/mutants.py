@@ -105,6 +105,14 @@ def _start_without_dir_sync(right: Any) -> Any:
     return wrong
 
 
+def _empty_last_segment_thrown_away(right: Any) -> Any:
+    def wrong(self: SegmentedLog, **options: bool) -> None:
+        self._discard_prepared(max((s for s in self._segments.values() if s.logical), key=lambda s: s.id, default=None))
+        right(self, **options)
+
+    return wrong
+
+
 def _finalized_short(right: Any) -> Any:
     def wrong(self: SegmentedLog, segment: core.Segment) -> None:
         size, segment.logical = segment.logical, max(0, segment.logical - 1)
@@ -166,6 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("recovery does not check checksums", record, "walk", _checksum_ignored),
     Mutant("recovery does not cut the torn tail", SegmentedLog, "recover", _tail_not_cut),
     Mutant("recovery resumes behind bytes that no sync has covered", SegmentedLog, "_secure", _tail_not_rewritten),
+    Mutant("recovery throws an empty last segment away", SegmentedLog, "start", _empty_last_segment_thrown_away),
     Mutant("recovery trusts directory entries of a killed process", SegmentedLog, "start", _start_without_dir_sync),
     Mutant(
         "recovery takes damage in an earlier segment for a torn tail",

@@ -36,25 +36,30 @@ class WalModel:
         """Segments below it were deleted for good."""
         self.may_go_below = 0
         """Segments below it may be gone: a deletion is under way or its outcome is open."""
+        self.at_least = Position(0, 0)
+        """A place that the log may not fall behind: positions were given out, and the segment's name is durable."""
         self.lied = False
         """A sync reported success without writing: what came after it may be lost, but is never made up."""
 
-    def adopt(self, found: Sequence[tuple[Record, Position]], first_segment: int) -> None:
+    def adopt(self, found: Sequence[tuple[Record, Position]], first_segment: int, end: Position) -> None:
         """Take a recovered log as the new truth: opening made all of it durable."""
+        self.at_least = end
         self.entries = [Entry(record, position, durable=True) for record, position in found]
         self.uncertain = []
         self.gone_below = self.may_go_below = first_segment
         self.lied = False
 
-    def make_durable(self) -> None:
-        """A sync covered everything appended so far."""
+    def make_durable(self, end: Position | None = None) -> None:
+        """A sync covered everything appended so far, up to `end`."""
         if not self.lied:
+            self.at_least = max(self.at_least, end or self.at_least)
             for entry in self.entries:
                 entry.durable = True
 
     def rotated_to(self, segment: int) -> None:
         """Everything in earlier segments was synced before this one took a byte [W-16]."""
         if not self.lied:
+            self.at_least = max(self.at_least, Position(segment, 0))
             for entry in self.entries:
                 if entry.position is not None and entry.position.segment_id < segment:
                     entry.durable = True
@@ -69,13 +74,16 @@ class WalModel:
         twin.entries = [Entry(entry.record, entry.position, durable=True) for entry in self.entries]
         twin.uncertain = list(self.uncertain)
         twin.gone_below, twin.may_go_below, twin.lied = self.gone_below, self.may_go_below, self.lied
+        twin.at_least = self.at_least
         return twin
 
-    def judge(self, found: Sequence[tuple[Record, Position]], info: RecoveryInfo) -> None:
-        """Raise `Violation` unless a recovered log is one that the promises allow."""
+    def judge(self, found: Sequence[tuple[Record, Position]], info: RecoveryInfo, end: Position) -> None:
+        """Raise `Violation` unless a recovered log, whose next record goes to `end`, is one that the promises allow."""
         if self.lied:
             self._judge_lied(found, info)
             return
+        if end < self.at_least:
+            raise Violation(f"the next record goes to {end}, but {self.at_least} was reached before [W-81]")
         if info.holes:
             raise Violation(f"holes {info.holes} reported, but a crash makes none")
         entries = self.entries + self.uncertain

@@ -200,8 +200,8 @@ class WalDriver:
             self._wal = None
             wal.close()
             raise
-        (self.model.acknowledged() if killed else self.model).judge(found, info)
-        self.model.adopt(found, wal.segments()[0].id)
+        (self.model.acknowledged() if killed else self.model).judge(found, info, wal.current_position())
+        self.model.adopt(found, wal.segments()[0].id, wal.current_position())
         self._window_passed = True
         self._lies_known = len(self.disk.lies)
         self._crashed = False
@@ -391,7 +391,7 @@ class WalDriver:
         except (WalIo, WalReadOnly):
             return
         self._note_lies()
-        self.model.make_durable()
+        self.model.make_durable(self.wal.current_position())
         self._window_passed = False
 
     def _op_wait_tick(self) -> None:
@@ -502,11 +502,12 @@ class WalDriver:
             wal, info = open_checked(config, clock=clock, fs=image)
         except WalError as error:
             raise Violation(f"cannot be opened after a {how}: {error!r}") from error
+        end = wal.current_position()
         found = recovered(wal)
         model = self.model
         if how == "kill" and not (self._crashed or self.latched or model.lied):
             model = model.acknowledged()
-        model.judge(found, info)
+        model.judge(found, info, end)
         _cut_bytes_are_kept(before, image, info)
         again = image.kill_image() if rng.random() < 0.5 else image.crash_image(rng)
         _recovers_the_same(again, config, clock, found, extra=rng.random() < 0.3)

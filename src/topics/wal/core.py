@@ -133,6 +133,8 @@ class SegmentedLog:
         preallocate: bool = True,
         fd_cache_size: int = 16,
         context: object = None,
+        init_zero: bool = False,
+        announce: Callable[[int], None] | None = None,
     ) -> None:
         if max_segment_size <= 0:
             raise ValueError("max_segment_size must be above 0")
@@ -145,6 +147,9 @@ class SegmentedLog:
         self.observer = observer
         self.preallocate = preallocate
         self.context = context
+        self.init_zero = init_zero
+        self.announce = announce
+        """Told the id of a segment before it becomes active; an `OSError` keeps it from doing so."""
         self.descriptors = DescriptorCache(lambda id: fs.open(self.path(id), "r"), fd_cache_size)
         self._segments: dict[int, Segment] = {}
         self._active: Segment | None = None
@@ -212,7 +217,7 @@ class SegmentedLog:
             self._segments[segment.id] = Segment(segment.id, State.ARCHIVED, segment.scan.end)
         return CoreReport(tuple(scans), cut)
 
-    def start(self, *, resume: bool, rewrite: bool = False) -> None:
+    def start(self, *, resume: bool, rewrite: bool = False, next_id: int | None = None) -> None:
         """Make a segment active: the last one at its logical end, or a new one.
 
         Ids never go back: an empty last segment is taken too, because positions in it may have been given out.
@@ -234,17 +239,20 @@ class SegmentedLog:
             self.prepare_next(id=last.id)
             self._activate(data)
         else:
+            self.prepare_next(id=next_id or (data.id + 1 if data is not None else self.naming.first_id))
+            self._announce()
             self._discard_prepared(data)
-            self.prepare_next()
             self._activate(data)
         self.observer.segments(len(self._segments))
 
     def _discard_prepared(self, data: Segment | None) -> None:
-        """A log that starts a new segment per run takes no prepared file over [S-21]."""
+        """A log that starts a new segment per run needs no other prepared file [S-21]."""
+        assert self._ready is not None
         for id in [id for id in self._segments if data is None or id > data.id]:
             del self._segments[id]
-            self.descriptors.drop(id)
-            self.fs.remove(self.path(id))
+            if id != self._ready.id:
+                self.descriptors.drop(id)
+                self.fs.remove(self.path(id))
 
     def _secure(self, segment: Segment, rewrite: bool) -> None:
         """Make the last data durable, whatever an earlier process left undone [W-16]."""
@@ -344,11 +352,13 @@ class SegmentedLog:
             return
         self.check()
         segment = Segment(max(self._segments, default=self.naming.first_id - 1) + 1 if id is None else id)
+        existed = True
         try:
+            existed = self.fs.exists(self.path(segment.id))
             segment.file = self._create(segment.id)
             self._reserve(segment, segment.file, max(size or 0, self.max_segment_size))
         except OSError as error:
-            self._abandon(segment)
+            self._abandon(segment, unlink=not existed)
             raise WriteFailed(f"preparing segment {segment.id}: {error}", full=error.errno in NO_SPACE) from error
         self._ready = segment
         self.observer.created(segment.id)
@@ -371,6 +381,10 @@ class SegmentedLog:
         segment.to(State.PREALLOCATING)
         if self.preallocate:
             file.allocate(size)
+        if self.init_zero:
+            # Written zeros make later syncs cheaper: no extent has to be converted while somebody waits.
+            for at in range(0, size, _COPY_BYTES):
+                pwrite_all(file, bytes(min(_COPY_BYTES, size - at)), at)
         try:
             file.fsync()
             self.fs.sync_dir(self.dir)
@@ -380,15 +394,19 @@ class SegmentedLog:
             raise
         segment.to(State.READY)
 
-    def _abandon(self, segment: Segment) -> None:
-        """Give back what a failed preparation took; what cannot be removed is all zeros and reused later."""
+    def _abandon(self, segment: Segment, *, unlink: bool = True) -> None:
+        """Give back what a failed preparation took; what cannot be removed is all zeros and reused later.
+
+        A file that was there before stays: its name says how far ids have come.
+        """
         segment.to(State.DELETED)
         self.descriptors.drop(segment.id)
         if segment.file is None:
             return
         try:
             segment.file.truncate(0)
-            self.fs.remove(self.path(segment.id))
+            if unlink:
+                self.fs.remove(self.path(segment.id))
         except OSError as error:
             log.warning("segment %d of %s could not be taken back: %s", segment.id, self.dir, error)
         finally:
@@ -402,9 +420,10 @@ class SegmentedLog:
         old = self._writable()
         self.prepare_next(size)
         with self._sync_lock:
-            old.to(State.ROTATING)
             self._sync_active(old)
             self.fs.point("wal.rotate.after_sync")
+            self._announce()
+            old.to(State.ROTATING)
             self._activate(old)
         self.observer.rotated(old.id, old.logical)
         self.observer.segments(len(self._segments))
@@ -412,6 +431,16 @@ class SegmentedLog:
             self._finalize(old)
         else:
             defer(lambda: self._finalize(old))
+
+    def _announce(self) -> None:
+        if self.announce is None:
+            return
+        assert self._ready is not None
+        self.fs.point("wal.rotate.before_current")
+        try:
+            self.announce(self._ready.id)
+        except OSError as error:
+            raise WriteFailed(f"announcing segment {self._ready.id}: {error}", full=error.errno in NO_SPACE) from error
 
     def _activate(self, previous: Segment | None) -> None:
         segment = self._ready

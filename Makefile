@@ -43,7 +43,7 @@ lock: env-run ## choose dependency versions anew and pin them
 
 clean: ## remove everything that can be made again
 	@rm -rf .venv site build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .grimp_cache
-	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env-run:
 	@tools/env run

@@ -1,0 +1,212 @@
+"""Measuring: arms run in turn, a baseline that must hold still, ratios taken round by round [P-1, P-4].
+
+    Arm      one way to do the work; times itself, so that preparing and checking are not in its time
+    Figure   the ratio of two arms, with the bound it must keep
+    Group    arms that run interleaved (A B C A B C …) and the figures over them
+
+A round is three such passes, of which each arm's middle one counts: a burst of other work on the machine
+seldom strikes two of three. A group whose denominators vary by more than 25 % from round to round is
+rejected before any ratio is formed, and measured again up to three times; if it never holds still the
+result says so and has no ratios. Ratios pair the arms of one round, so that what slows a whole round
+cancels out.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+VARIATION_MAX = 0.25
+RETRIES = 3
+PASSES = 3
+ROUNDS_MIN = 5
+
+
+class Sample(NamedTuple):
+    """One run of one arm: `units` pieces of work in so much wall and process time."""
+
+    units: int
+    wall_s: float
+    cpu_s: float
+    extra: Mapping[str, float] = {}
+    """Further numbers of this run by name, units last: `p99_us`, `records_per_sync`."""
+
+    def row(self) -> dict[str, float]:
+        """Per unit, as it is stored."""
+        values = {"wall_us": self.wall_s / self.units * 1e6, "cpu_us": self.cpu_s / self.units * 1e6, **self.extra}
+        return {name: float(f"{value:.5g}") for name, value in values.items()}
+
+
+class Arm(NamedTuple):
+    """A way to do the work. `run` gets an empty directory of its own, removed afterwards."""
+
+    name: str
+    run: Callable[[Path], Sample]
+
+
+class Figure(NamedTuple):
+    """`arm` against `against`: times (smaller is better, bound is a maximum) or rates (the reverse)."""
+
+    name: str
+    arm: str
+    against: str
+    kind: Literal["time", "rate"]
+    bound: float | None = None
+
+    def ratios(self, rounds: Mapping[str, Sequence[Mapping[str, float]]]) -> list[float]:
+        """The ratio of each round."""
+        pairs = zip(rounds[self.arm], rounds[self.against], strict=True)
+        times = [ours["wall_us"] / theirs["wall_us"] for ours, theirs in pairs]
+        return times if self.kind == "time" else [1 / ratio for ratio in times]
+
+    def holds(self, ratio: float) -> bool | None:
+        """Whether the bound is kept; `None` without one."""
+        if self.bound is None:
+            return None
+        return ratio <= self.bound if self.kind == "time" else ratio >= self.bound
+
+
+class Aim(NamedTuple):
+    """An absolute rate to reach on an NVMe-class disk (07 §8): reported, never a bound."""
+
+    arm: str
+    at_least: float
+    unit: str
+    per_unit: float = 1.0
+    """What one unit of work counts in `unit`: 1 record, or its megabytes."""
+
+
+class Group(NamedTuple):
+    """Arms that are measured together."""
+
+    name: str
+    unit: str
+    arms: Sequence[Arm]
+    figures: Sequence[Figure]
+    aims: Sequence[Aim] = ()
+    explain: Callable[[Mapping[str, Mapping[str, Any]]], list[str]] = lambda arms: []
+    """Sentences for the reader, from the medians of the arms."""
+
+
+class Stopwatch:
+    """Wall and process time of a stretch."""
+
+    def __init__(self) -> None:
+        self.wall_s = self.cpu_s = 0.0
+
+    def sample(self, units: int, **extra: float) -> Sample:
+        """The stretch as a sample."""
+        return Sample(units, self.wall_s, self.cpu_s, extra)
+
+
+@contextmanager
+def stopwatch() -> Iterator[Stopwatch]:
+    """Time the body, with garbage of earlier work collected before."""
+    watch = Stopwatch()
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield watch
+    watch.wall_s, watch.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+
+
+def percentiles_us(latencies_ns: list[int]) -> dict[str, float]:
+    """p50 and p99 by nearest rank."""
+    ranked = sorted(latencies_ns)
+    return {f"p{p}_us": ranked[max(0, math.ceil(len(ranked) * p / 100) - 1)] / 1e3 for p in (50, 99)}
+
+
+def variation(values: Sequence[float]) -> float:
+    """How much values differ: their range over their median."""
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, lowest, highest."""
+    rounded = [float(f"{value:.4g}") for value in (statistics.median(values), min(values), max(values))]
+    return dict(zip(("median", "low", "high"), rounded, strict=True))
+
+
+def measure(group: Group, rounds: int, dir: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure until the baselines hold still, then form the ratios; the result as it is stored."""
+    _warm_up(group, dir)
+    attempts: list[dict[str, Any]] = []
+    while len(attempts) <= RETRIES:
+        kept = [_round(group, dir) for _ in range(rounds)]
+        by_arm = {arm.name: [one[arm.name] for one in kept] for arm in group.arms}
+        unsteady = unsteady_baselines(group, by_arm)
+        attempts.append({"rejected": bool(unsteady), "baseline_variation": unsteady, "rounds": by_arm})
+        if not unsteady:
+            break
+        told = ", ".join(f"{name} by {value:.0%}" for name, value in unsteady.items())
+        say(f"{group.name}: run {len(attempts)} rejected, its baseline varied ({told})")
+    return {"name": group.name, "unit": group.unit, "attempts": attempts, **conclude(group, attempts[-1])}
+
+
+def once(group: Group, dir: Path) -> dict[str, Any]:
+    """One round after a warm-up, nothing concluded: a comparison of commits takes one of each in turn."""
+    _warm_up(group, dir)
+    baselines = sorted({figure.against for figure in group.figures})
+    return {"name": group.name, "unit": group.unit, "baselines": baselines, "arms": _round(group, dir)}
+
+
+def _warm_up(group: Group, dir: Path) -> None:
+    for arm in group.arms:
+        _run(arm, dir)
+
+
+def _round(group: Group, dir: Path) -> dict[str, dict[str, float]]:
+    passes = [{arm.name: _run(arm, dir) for arm in group.arms} for _ in range(PASSES)]
+    return {arm.name: middle([one[arm.name] for one in passes]) for arm in group.arms}
+
+
+def middle(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The row with the median time; one that was measured, not a mixture."""
+    return sorted(rows, key=lambda row: row["wall_us"])[len(rows) // 2]
+
+
+def _run(arm: Arm, dir: Path) -> dict[str, float]:
+    own = Path(tempfile.mkdtemp(dir=dir))
+    try:
+        return arm.run(own).row()
+    finally:
+        shutil.rmtree(own)
+
+
+def unsteady_baselines(group: Group, by_arm: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, float]:
+    """The denominators that vary too much for their ratios to mean anything [P-4]."""
+    found = {name: variation([row["wall_us"] for row in by_arm[name]]) for name in {f.against for f in group.figures}}
+    return {name: round(value, 3) for name, value in sorted(found.items()) if value > VARIATION_MAX}
+
+
+def conclude(group: Group, attempt: Mapping[str, Any]) -> dict[str, Any]:
+    """Medians of every arm, and ratios, aims and explanations unless the attempt was rejected."""
+    by_arm = attempt["rounds"]
+    arms = {name: _summary(rows) for name, rows in by_arm.items()}
+    if attempt["rejected"]:
+        return {"rejected": True, "arms": arms, "figures": [_unmeasured(f) for f in group.figures], "aims": []}
+    figures = []
+    for figure in group.figures:
+        ratios = spread(figure.ratios(by_arm))
+        figures.append({**_unmeasured(figure), **ratios, "holds": figure.holds(ratios["median"])})
+    aims = []
+    for aim in group.aims:
+        rate = float(f"{aim.per_unit * 1e6 / arms[aim.arm]['wall_us']['median']:.4g}")
+        aims.append({**aim._asdict(), "rate": rate, "reached": rate >= aim.at_least})
+    return {"rejected": False, "arms": arms, "figures": figures, "aims": aims, "explain": group.explain(arms)}
+
+
+def _unmeasured(figure: Figure) -> dict[str, Any]:
+    return {**figure._asdict(), "holds": None}
+
+
+def _summary(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: spread([row[name] for row in rows if name in row]) for name in names}

@@ -1,0 +1,119 @@
+"""The arithmetic of the benchmarks. Nothing here looks at the time anything takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import measure
+from bench.measure import Aim, Arm, Figure, Group, Sample
+
+MICRO = 1e-6
+
+
+def arm(name: str, times_us: list[float]) -> Arm:
+    """An arm that claims these times, one per call."""
+    left = iter(times_us)
+    return Arm(name, lambda dir: Sample(1, next(left) * MICRO, 0.5 * MICRO))
+
+
+def group(base_us: list[float], ours_us: list[float], kind: str = "time", bound: float | None = 3.0) -> Group:
+    figure = Figure("ours", "ours", "base", kind, bound)
+    return Group("g", "record", [arm("base", base_us), arm("ours", ours_us)], [figure], [Aim("ours", 1e5, "records/s")])
+
+
+def rows(*times_us: float) -> list[dict[str, float]]:
+    return [{"wall_us": time, "cpu_us": time} for time in times_us]
+
+
+def run(given: Group, tmp_path: Path, rounds: int = 5) -> tuple[dict[str, Any], list[str]]:
+    said: list[str] = []
+    found = measure.measure(given, rounds, tmp_path, said.append)
+    json.dumps(found)
+    return found, said
+
+
+def constant(value: float, rounds: int = 5) -> list[float]:
+    return [value] * (1 + rounds * measure.PASSES)
+
+
+def test_a_ratio_is_the_median_of_the_rounds_and_keeps_its_spread(tmp_path: Path) -> None:
+    found, said = run(group(constant(10), [1, *[t for t in (20, 21, 22, 28, 30) for _ in range(3)]]), tmp_path)
+    (figure,) = found["figures"]
+    assert (figure["median"], figure["low"], figure["high"], figure["holds"]) == (2.2, 2.0, 3.0, True)
+    assert found["aims"][0]["rate"] == pytest.approx(1e6 / 22, rel=1e-3)
+    assert found["aims"][0]["reached"] is False
+    assert said == []
+
+
+def test_a_rate_is_the_inverse_and_its_bound_a_minimum(tmp_path: Path) -> None:
+    found, _ = run(group(constant(10), constant(20), "rate", 0.8), tmp_path)
+    (figure,) = found["figures"]
+    assert (figure["median"], figure["holds"]) == (0.5, False)
+
+
+def test_a_figure_without_a_bound_neither_holds_nor_fails(tmp_path: Path) -> None:
+    found, _ = run(group(constant(10), constant(20), bound=None), tmp_path)
+    assert found["figures"][0]["holds"] is None
+
+
+def test_a_burst_in_one_of_three_passes_is_not_seen(tmp_path: Path) -> None:
+    found, said = run(group([1, *[10, 90, 11] * 5], constant(22)), tmp_path)
+    assert said == []
+    assert found["figures"][0]["median"] == 2.0
+
+
+def test_an_unsteady_baseline_is_rejected_and_measured_again(tmp_path: Path) -> None:
+    """[P-4] Before ratios are looked at: the rejected run has none."""
+    shaky = [10, 10, 10, 13, 13, 13] * 2 + [10] * 3
+    found, said = run(group([1, *shaky, *constant(10)], constant(20, 10)), tmp_path)
+    assert [attempt["rejected"] for attempt in found["attempts"]] == [True, False]
+    assert len(said) == 1
+    assert "base by 30%" in said[0]
+    assert found["figures"][0]["median"] == 2.0
+    assert len(found["attempts"][0]["rounds"]["base"]) == 5
+
+
+def test_a_baseline_that_never_holds_still_gives_no_ratio_and_says_so(tmp_path: Path) -> None:
+    shaky = [10, 10, 10, 14, 14, 14, 10, 10, 10, 14, 14, 14, 10, 10, 10]
+    found, said = run(group([1, *shaky * 4], constant(20, 20)), tmp_path)
+    assert found["rejected"] is True
+    assert len(found["attempts"]) == len(said) == 1 + measure.RETRIES
+    assert "median" not in found["figures"][0]
+    assert found["figures"][0]["holds"] is None
+    assert found["aims"] == []
+
+
+def test_an_arm_that_is_no_denominator_may_vary(tmp_path: Path) -> None:
+    given = group(constant(10), [1, *[t for t in (20, 90, 20, 90, 20) for _ in range(3)]])
+    assert run(given, tmp_path)[1] == []
+
+
+def test_each_run_of_an_arm_gets_an_empty_directory_that_is_removed(tmp_path: Path) -> None:
+    seen: list[Path] = []
+
+    def work(dir: Path) -> Sample:
+        assert list(dir.iterdir()) == []
+        (dir / "file").write_text("x")
+        seen.append(dir)
+        return Sample(1, MICRO, MICRO)
+
+    measure.once(Group("g", "record", [Arm("a", work)], []), tmp_path)
+    assert len(seen) == len(set(seen)) == 1 + measure.PASSES
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_variation_is_the_range_over_the_median() -> None:
+    assert measure.variation([10, 8, 12]) == 0.4
+
+
+def test_percentiles_are_values_that_were_seen() -> None:
+    assert measure.percentiles_us([n * 1000 for n in range(1, 101)]) == {"p50_us": 50.0, "p99_us": 99.0}
+    assert measure.percentiles_us([7000]) == {"p50_us": 7.0, "p99_us": 7.0}
+
+
+def test_a_row_is_per_unit() -> None:
+    assert Sample(4, 8 * MICRO, 2 * MICRO, {"p99_us": 3.0}).row() == {"wall_us": 2.0, "cpu_us": 0.5, "p99_us": 3.0}

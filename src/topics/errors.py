@@ -5,7 +5,15 @@
     ├── TimingError          right call, wrong moment: closed, in use, full
     ├── DiskError            the disk's fault: I/O failed or bytes are damaged
     ├── SettingsError        (CallerError) a TOPICS_* value that cannot be used
+    ├── BatchTooLarge        (CallerError) more records or seqs than one call may carry
+    ├── ProducerGap          (CallerError) a producer skipped an index; `epoch`, `index` are the kept ones
+    ├── LimitReached         (TimingError) a resource of the server is used up; `limit`, `max`
     ├── UnsupportedPlatform  (also ImportError) no flock, pread or directory sync here
+    ├── WalFull              (TimingError) too many submissions wait for the log
+    ├── StorageFull          (DiskError) no space; deletes still work, writes return when space is back
+    ├── ShardReadOnly        (DiskError) an earlier failure latched this part of the log until restart
+    ├── CommitFailed         (DiskError) this write's own commit failed: it may appear once, or never
+    ├── MetadataLost         (DiskError) topics exist that no snapshot and no complete log describes
     └── WalError             everything the log library raises [W-70]
         ├── WalIo                (DiskError) an operation of the system failed; `error` is the OSError
         ├── RecordError          (DiskError) bytes that are no record
@@ -209,3 +217,66 @@ class IllegalTransition(WalError):
     """A segment was asked to change state in a way that cannot happen [W-10]."""
 
     code = "illegal_transition"
+
+
+class MetadataLost(DiskError):
+    """What the store knows about its topics cannot be read any more; nothing was changed [S-216]."""
+
+    code = "metadata_lost"
+
+
+class BatchTooLarge(CallerError):
+    """More records in a write, or seqs in a call, than one may carry (01 §1.1, 02 §1.9)."""
+
+    code = "batch_too_large"
+
+    def __init__(self, count: int, max: int) -> None:
+        super().__init__(f"{count} in one call; at most {max} are accepted")
+        self.count = count
+        self.max = max
+
+
+class ProducerGap(CallerError):
+    """A producer's index skips one; `epoch` and `index` are the pair kept for it [A-4]."""
+
+    code = "producer_gap"
+
+    def __init__(self, epoch: int, index: int) -> None:
+        super().__init__(f"the newest write of this producer is index {index} of epoch {epoch}")
+        self.epoch = epoch
+        self.index = index
+
+
+class LimitReached(TimingError):
+    """A resource of the server is used up: `limit` names it, `max` is its bound (09 §5)."""
+
+    code = "throttled"
+
+    def __init__(self, limit: str, max: int) -> None:
+        super().__init__(f"{limit}: {max} are in use already")
+        self.limit = limit
+        self.max = max
+
+
+class WalFull(TimingError):
+    """The log's bounded queue is full [S-71]."""
+
+    code = "throttled"
+
+
+class StorageFull(DiskError):
+    """The volume has no space for more records [S-80]."""
+
+    code = "not_ready"
+
+
+class ShardReadOnly(DiskError):
+    """A failed sync or write latched the shard for the rest of the run [S-78]."""
+
+    code = "not_ready"
+
+
+class CommitFailed(DiskError):
+    """The commit of this very write failed; nothing of it is visible, and it is indeterminate [R-6]."""
+
+    code = "internal"

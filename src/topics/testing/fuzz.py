@@ -9,15 +9,18 @@ from __future__ import annotations
 import random
 import resource
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
-from topics.codec import control, envelope, frame, segment
+from xxhash import xxh3_64_intdigest
+
+from topics.codec import control, envelope, frame, segment, sidecar, snapshot
 from topics.codec.place import segment_mask, topic_mask
-from topics.errors import RecordError
+from topics.errors import RecordError, UnsupportedFormat
 from topics.testing.subject import Violation
 from topics.wal.record import Record, RecordCodec, decode_varint
 
@@ -63,6 +66,64 @@ def _segment() -> tuple[bytes, bytes]:
     return segment.reframe(wal, rows["offset"].tolist(), topic_mask(10))
 
 
+def _snapshot() -> bytes:
+    header = snapshot.Header(
+        id=1,
+        ts=2,
+        store="0" * 32,
+        run=1,
+        boot="b",
+        clean=True,
+        next_topic_id=11,
+        next_epoch=2,
+        next_router_op=1,
+        ckpt=1,
+        cold=None,
+        wal=(snapshot.WalRow("", 3, 900), snapshot.WalRow("shard-01", 2, 0, 1)),
+    )
+    queue = snapshot.QueueState(
+        cursor=2,
+        dead_lettered=0,
+        leases=(snapshot.LeaseRow(1, "n", 7, 9),),
+        deliveries=(snapshot.DeliveryRow(1, 2),),
+        delayed=(snapshot.DelayRow(5, 1),),
+    )
+    topic = snapshot.TopicItem(
+        id=10,
+        name="jobs",
+        epoch=1,
+        cfg={"type": "queue", "x": [1, {"y": None}]},
+        config_version=1,
+        base=1,
+        head_seq=3,
+        ckpt_seq=3,
+        reserved=0,
+        cap_floor=1,
+        ttl_floor=1,
+        delete_below=1,
+        delete_number=0,
+        deletes_recorded=0,
+        last_write_ms=2,
+        segments=(snapshot.SegmentRow(1, 3, 200, 1, 3, 90, 77),),
+        keys=(snapshot.KeyRow("k", 1, 2, 3),),
+        producers=(snapshot.ProducerRow("p", 1, 2, 3, 1, 5),),
+        queue=queue,
+    )
+    return snapshot.encode(header, [topic], [])
+
+
+def _signed_snapshot(body: bytes) -> bytes:
+    """A snapshot around any body, so that mutants get past the checksum."""
+    head = struct.pack("<4sIII", snapshot.MAGIC, snapshot.VERSION, len(body), 0)
+    return head + struct.pack("<Q", xxh3_64_intdigest(head + body)) + body
+
+
+def _signed_sidecar(raw: bytes, mask: int) -> bytes:
+    """Bytes 0-15 and what follows byte 24 of a sidecar under their right checksum."""
+    head, body = raw[:16], raw[16:]
+    return head + struct.pack("<Q", xxh3_64_intdigest(head + body) ^ mask) + body
+
+
 def targets() -> tuple[Target, ...]:
     """Every decoder of the product."""
     records, frames = _records(), _frames()
@@ -74,6 +135,10 @@ def targets() -> tuple[Target, ...]:
     log = b"".join(records) + bytes(64)
     codec, frame_codec = RecordCodec(strict=True), frame.FrameCodec()
     joined = b"".join(frames) + bytes(64)
+    snap, place = _snapshot(), segment_mask(10, 1)
+    tag = sidecar.encode({b"job:12": [1], b"job:7": [0, 2], b"": [3]}, place)
+    unsigned = tag[:16] + tag[24:]
+    refused = (ValueError, UnsupportedFormat)
     return (
         Target("record", Record.decode, (RecordError,), records),
         Target("varint", lambda raw: decode_varint(raw, 0, len(raw)), (RecordError,), (b"\x7f", b"\xff" * 9 + b"\x01")),
@@ -87,6 +152,10 @@ def targets() -> tuple[Target, ...]:
         Target("segment data", lambda raw: segment.scan_data(raw, mask, 0, len(raw)), (), (data,)),
         Target("segment index", lambda raw: segment.read_footer(raw, segment_mask(10, 1)), (ValueError,), (footed,)),
         Target("gap segment", lambda raw: segment.read_gap(raw, segment_mask(10, 301)), (ValueError,), (gap, footed)),
+        Target("snapshot", snapshot.decode, refused, (snap,)),
+        Target("snapshot body", lambda raw: snapshot.decode(_signed_snapshot(raw)), refused, (snap[24:],)),
+        Target("tag sidecar", lambda raw: sidecar.read(raw, place), refused, (tag,)),
+        Target("tag sidecar body", lambda raw: sidecar.read(_signed_sidecar(raw, place), place), refused, (unsigned,)),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.unit.codec import test_sidecar, test_snapshot
 from topics.codec import control, envelope, frame, place, segment
 from topics.codec.scan import FileInfo
 
@@ -154,6 +155,8 @@ FILES = {
     "segment.idx": idx,
     "segment-cold.idx": cold_idx,
     "segment-gap.idx": gap_idx,
+    "segment.tag": test_sidecar.golden,
+    "snapshot.bin": test_snapshot.golden,
     "envelopes.jsonl": envelopes,
 }
 

@@ -1,0 +1,243 @@
+"""From what a caller writes to what is stored: envelopes, and every limit of 01 §1.1.
+
+A write is prepared whole or refused whole [REC-15]. `_one` is the rule for one record; `_all_at_once` does the same
+for a batch with a handful of calls into msgspec, and leaves the batch to `_one` whenever anything is out of the
+ordinary, so that the first fault in array order is the one reported [WR-1].
+
+    order    empty, too many, key, batch node, then per record: members, JSON, record, meta, members of meta, tag, node
+    code     `invalid_request` (CallerError), `batch_too_large`, `record_too_large`
+
+Pure functions, before anything is staged; any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from topics.codec import envelope
+from topics.errors import BatchTooLarge, CallerError, RecordTooLarge
+from topics.model import Limits, NewRecord, utf8_bytes
+
+Given = NewRecord | Mapping[str, object]
+"""One record of a write: `topics.new(…)`, or a mapping with the members of 02 §4."""
+
+_RAW = (bytes, bytearray, memoryview, msgspec.Raw)
+_SPLICED = (bytes, msgspec.Raw)
+_NESTED_BYTES: Final = 2 * envelope.NESTING_MAX
+"""Shorter texts cannot be nested too deeply: each level has two brackets."""
+_BATCH_MIN: Final = 4
+"""Records from which on the batch is quicker."""
+_TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Prepared(NamedTuple):
+    """A write that may be staged: one item per record in each list."""
+
+    nodes: list[str | None]
+    tags: list[str | None]
+    envelopes: list[bytes]
+    accounted: list[int]
+    """Canonical bytes of data and meta [REC-12]."""
+    total: int
+
+    def rows(self) -> list[tuple[str | None, str | None, bytes]]:
+        """The records as `codec.frame.encode_appends` takes them."""
+        return list(zip(self.nodes, self.tags, self.envelopes, strict=True))
+
+
+def prepare(
+    records: Iterable[Given], limits: Limits, batch_node: str | None = None, idempotency_key: str | None = None
+) -> Prepared:
+    """Check and encode the records of one write; nothing of it was done if this raises."""
+    items = _listed(records)
+    if not items:
+        raise CallerError("a write needs at least one record")
+    if len(items) > limits.max_batch_records:
+        raise BatchTooLarge(len(items), limits.max_batch_records)
+    if idempotency_key is not None:
+        check_key(idempotency_key, limits)
+    _check_text(batch_node, "node", limits.max_node_bytes)
+    prepared = _all_at_once(items, limits, batch_node) if len(items) >= _BATCH_MIN else None
+    return prepared or _one_by_one(items, limits, batch_node)
+
+
+def check_key(key: object, limits: Limits) -> None:
+    """An idempotency key is a string of 1 to 256 bytes (01 §1.1) [API-27]."""
+    _check_text(key, "idempotency_key", limits.max_key_bytes)
+    if not key:
+        raise CallerError("idempotency_key must not be empty")
+
+
+def _listed(records: Iterable[Given]) -> Sequence[Given]:
+    if isinstance(records, (list, tuple)):
+        return records
+    if isinstance(records, (str, Mapping, NewRecord, *_RAW)) or not isinstance(records, Iterable):
+        raise CallerError("records must be a list of records")
+    return list(records)
+
+
+def _all_at_once(items: Sequence[Given], limits: Limits, batch_node: str | None) -> Prepared | None:
+    """The whole batch, or `None` for `_one_by_one` to decide."""
+    tag_max, node_max = limits.max_tag_bytes, limits.max_node_bytes
+    values: list[Any] = []
+    tags: list[str | None] = []
+    nodes: list[str | None] = []
+    metas: list[Any] = []
+    with_meta: list[int] = []
+    try:
+        for record in items:
+            if type(record) is dict:
+                value = record["data"]
+                get = record.get
+                tag, node, meta = get("tag"), get("node"), get("meta")
+            elif isinstance(record, NewRecord):
+                value, tag, node, meta = record.data, record.tag, record.node, record.meta
+            else:
+                return None
+            if tag is not None and (type(tag) is not str or not _fits(tag, tag_max)):
+                return None
+            if node is None:
+                node = batch_node
+            elif type(node) is not str or not _fits(node, node_max):
+                return None
+            if not _is_absent(meta):
+                with_meta.append(len(values))
+                metas.append(meta)
+            values.append(value)
+            tags.append(tag)
+            nodes.append(node)
+        datas, meta_texts = _texts(values), _texts(metas)
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+    if datas is None or meta_texts is None:
+        return None
+    envelopes = [b'{"d":%b}' % data for data in datas]
+    accounted = list(map(len, datas))
+    for at, text in zip(with_meta, meta_texts, strict=True):
+        if text[0] != ord("{") or len(text) > limits.max_meta_bytes or not _members_fit(text, limits):
+            return None
+        envelopes[at] = envelope.build(datas[at], text)
+        accounted[at] += len(text)
+    if max(accounted) > limits.max_record_bytes:
+        return None
+    return Prepared(nodes, tags, envelopes, accounted, sum(accounted))
+
+
+def _fits(text: str, most: int) -> bool:
+    return len(text) <= most if text.isascii() else len(text.encode()) <= most
+
+
+def _is_absent(meta: Any) -> bool:
+    # A struct decoded from a request body has an empty Raw where there was no meta, and a Raw `null` for null.
+    return meta is None or (type(meta) is msgspec.Raw and bytes(meta) in (b"", b"null"))
+
+
+def _texts(values: list[Any]) -> list[bytes] | None:
+    """Canonical text of each value by encoding them as one array; `None` where that proves nothing.
+
+    A text that was given raw must be found in the array where it was put, with the length it had: then it is one JSON
+    value of its own, and what it becomes without whitespace is found in the same place of the compact array.
+    """
+    if not values:
+        return []
+    if any(kind not in _SPLICED and issubclass(kind, _RAW) for kind in set(map(type, values))):
+        return None
+    array = msgspec.json.encode([msgspec.Raw(value) if type(value) is bytes else value for value in values])
+    if not array.isascii():
+        array.decode()
+    given = _TEXTS.decode(array)
+    if len(given) != len(values):
+        return None
+    compact = msgspec.json.format(array, indent=-1)
+    texts = list(map(bytes, given if len(compact) == len(array) else _TEXTS.decode(compact)))
+    for at, (value, text) in enumerate(zip(values, texts, strict=True)):
+        if type(value) in _SPLICED:
+            if len(value) != len(given[at]):
+                return None
+        # msgspec writes NaN and infinities as null, and they do not come back as what they were.
+        elif b"null" in text and msgspec.json.decode(text) != value:
+            texts[at] = envelope.encode_value(value)
+        if len(text) > _NESTED_BYTES and text.count(b"[") + text.count(b"{") > envelope.NESTING_MAX:
+            texts[at] = envelope.canonical(text)
+    return texts
+
+
+def _one_by_one(items: Sequence[Given], limits: Limits, batch_node: str | None) -> Prepared:
+    nodes, tags, envelopes, accounted = [], [], [], []
+    for at, record in enumerate(items):
+        node, tag, stored, size = _one(f"records[{at}]", record, limits, batch_node)
+        nodes.append(node)
+        tags.append(tag)
+        envelopes.append(stored)
+        accounted.append(size)
+    return Prepared(nodes, tags, envelopes, accounted, sum(accounted))
+
+
+def _one(
+    where: str, record: Given, limits: Limits, batch_node: str | None
+) -> tuple[str | None, str | None, bytes, int]:
+    """Node, tag, envelope and accounted size of one record."""
+    value, tag, node, meta = _members(where, record)
+    data = _text(f"{where}.data", value)
+    meta_text = None if _is_absent(meta) else _text(f"{where}.meta", meta)
+    if meta_text == b"null":
+        meta_text = None
+    if meta_text is not None and not meta_text.startswith(b"{"):
+        raise CallerError(f"{where}.meta must be an object")
+    size = len(data) + (0 if meta_text is None else len(meta_text))
+    if size > limits.max_record_bytes:
+        raise _too_large(where, size, limits.max_record_bytes)
+    if meta_text is not None:
+        if len(meta_text) > limits.max_meta_bytes:
+            raise CallerError(f"{where}.meta has {len(meta_text)} bytes; at most {limits.max_meta_bytes} are accepted")
+        if not _members_fit(meta_text, limits):
+            raise CallerError(f"{where}.meta has more than {limits.max_meta_members} members")
+    tag = _check_text(tag, f"{where}.tag", limits.max_tag_bytes)
+    node = _check_text(node, f"{where}.node", limits.max_node_bytes)
+    return batch_node if node is None else node, tag, envelope.build(data, meta_text), size
+
+
+def _members(where: str, record: Given) -> tuple[Any, Any, Any, Any]:
+    if isinstance(record, NewRecord):
+        return record.data, record.tag, record.node, record.meta
+    if not isinstance(record, Mapping):
+        raise CallerError(f"{where} must be an object; topics.new(…) makes one of a value")
+    if "data" not in record:
+        raise CallerError(f"{where}.data is missing")
+    return record["data"], record.get("tag"), record.get("node"), record.get("meta")
+
+
+def _text(where: str, value: Any) -> bytes:
+    try:
+        return envelope.canonical(bytes(value)) if isinstance(value, _RAW) else envelope.encode_value(value)
+    except (ValueError, TypeError) as error:
+        raise CallerError(f"{where} is not JSON: {error}") from error
+
+
+def _members_fit(meta: bytes, limits: Limits) -> bool:
+    """Whether an object has few enough top-level members, repeated ones counted as often as they are written."""
+    if meta.count(b":") <= limits.max_meta_members:
+        return True
+    members: int = json.loads(meta, object_pairs_hook=len, parse_int=len, parse_float=len)
+    return members <= limits.max_meta_members
+
+
+def _check_text(text: Any, where: str, most: int) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise CallerError(f"{where} must be a string")
+    if (size := utf8_bytes(text, where)) > most:
+        raise CallerError(f"{where} has {size} bytes; at most {most} are accepted")
+    return text
+
+
+def _too_large(where: str, size: int, most: int) -> RecordTooLarge:
+    error = RecordTooLarge(size, most)
+    # The class words it for the log library, where the bound is a segment's.
+    error.args = (f"{where} has {size} bytes; at most {most} are accepted",)
+    return error

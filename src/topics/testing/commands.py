@@ -15,17 +15,22 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from topics.testing import damage, faults, fuzz, mutants, sweep
-from topics.testing.subject import Violation
-from topics.testing.walsubject import OPS, WalSubject
+from topics.testing.shardsubject import ShardSubject
+from topics.testing.subject import Subject, Violation
+from topics.testing.walsubject import WalSubject
 
 T = TypeVar("T")
 Outcome = tuple[int, list[str]]
 """Cases run, and what was violated."""
 
 SHOWN = 20
+SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardSubject}
+"""What is swept: the log library, and the server's log."""
 
 
 class Tally:
@@ -84,77 +89,92 @@ def _caught(run: Callable[[], int]) -> Outcome:
         return 1, [str(violation)]
 
 
-def _crash(item: tuple[int, int]) -> Outcome:
-    return _caught(lambda: sweep.crash_run(WalSubject(), *item))
+def _crash(item: tuple[str, int, int]) -> Outcome:
+    name, seed, epochs = item
+    return _named(name, _caught(lambda: sweep.crash_run(SUBJECTS[name](), seed, epochs)))
+
+
+def _named(subject: str, outcome: Outcome) -> Outcome:
+    return outcome[0], [f"{subject}: {violation}" for violation in outcome[1]]
 
 
 def crash(args: argparse.Namespace) -> int:
     """Multi-epoch crash sweep: survivors at every disk call [T1, T2]."""
     images = 3000 if args.quick else args.images
     tally = Tally("crash", "images")
+    names = _subjects(args)
     if args.replay is not None:
-        tally.add(_crash((args.replay, args.epochs)))
+        for name in names:
+            tally.add(_crash((name, args.replay, args.epochs)))
         return tally.report(seed=args.replay, epochs=args.epochs)
     seed = args.seed
     while tally.cases < images and not tally.violations:
-        # A seed yields about 140 images; asking for a bounded number of seeds keeps the run repeatable.
-        count = max(args.jobs, (images - tally.cases) // 140)
-        for outcome in spread(args.jobs, _crash, [(n, args.epochs) for n in range(seed, seed + count)]):
+        # A seed yields about 150 images; asking for a bounded number of seeds keeps the run repeatable.
+        count = max(args.jobs, (images - tally.cases) // (150 * len(names)))
+        work = [(name, n, args.epochs) for n in range(seed, seed + count) for name in names]
+        for outcome in spread(args.jobs, _crash, work):
             tally.add(outcome)
         seed += count
-    return tally.report(seed=args.seed, epochs=args.epochs, seeds=seed - args.seed)
+    return tally.report(seed=args.seed, epochs=args.epochs, seeds=seed - args.seed, subjects=names)
 
 
-def _exhaust(item: tuple[int, tuple[str, ...]]) -> Outcome:
-    seed, first = item
-    total, violations = 0, []
-    for ops in sweep.sequences(OPS, len(first)):
-        if len(ops) < len(first) or ops[: len(first) - 1] != first[:-1]:
-            continue
-        count, found = _caught(lambda ops=ops: sweep.exhaust(WalSubject(), seed, ops))  # type: ignore[misc]
+def _subjects(args: argparse.Namespace) -> list[str]:
+    return [args.subject] if args.subject else list(SUBJECTS)
+
+
+def _exhaust(item: tuple[str, int, tuple[str, ...]]) -> Outcome:
+    """All sequences of one length that begin alike."""
+    name, seed, head = item
+    subject = SUBJECTS[name]()
+    total = 0
+    violations: list[str] = []
+    for last in subject.ops:
+        count, found = _caught(partial(sweep.exhaust, subject, seed, (*head, last)))
         total += count
         violations += found
-    return total, violations
+    return _named(name, (total, violations))
 
 
 def exhaustive(args: argparse.Namespace) -> int:
     """Every sequence of operations up to a length, every disk call of it [T3]."""
     max_ops = 2 if args.quick else args.max_ops
-    seeds = [args.replay] if args.replay is not None else range(args.seed, args.seed + (3 if args.quick else 4))
+    seeds = [args.replay] if args.replay is not None else range(args.seed, args.seed + (2 if args.quick else 4))
     tally = Tally("exhaustive", "images")
-    work = [(seed, (*head, "")) for seed in seeds for length in range(max_ops) for head in _heads(length)]
+    names = _subjects(args)
+    work = [(name, seed, head) for name in names for seed in seeds for head in _heads(SUBJECTS[name]().ops, max_ops)]
     for outcome in spread(args.jobs, _exhaust, work):
         tally.add(outcome)
-    sequences = len(seeds) * sum(len(OPS) ** n for n in range(1, max_ops + 1))
-    return tally.report(seed=args.seed, max_ops=max_ops, ops=len(OPS), sequences=sequences)
+    sequences = sum(len(SUBJECTS[name]().ops) for name, _, _ in work)
+    return tally.report(seed=args.seed, max_ops=max_ops, sequences=sequences, subjects=names)
 
 
-def _heads(length: int) -> list[tuple[str, ...]]:
-    return [()] if length == 0 else [ops for ops in sweep.sequences(OPS, length) if len(ops) == length]
+def _heads(ops: tuple[str, ...], max_ops: int) -> list[tuple[str, ...]]:
+    return [(), *sweep.sequences(ops, max_ops - 1)]
 
 
-def _fault(item: tuple[str, int, int]) -> Outcome:
-    workload, part, parts = item
-    subject = WalSubject()
-    total, violations = 0, []
-    for number, case in enumerate(faults.cases(subject, workload)):
-        if number % parts == part:
-            total += 1
-            try:
-                faults.run_case(subject, case)
-            except Violation as violation:
-                violations.append(str(violation))
-    return total, violations
+def _fault(item: tuple[str, str, int, int]) -> Outcome:
+    name, workload, part, parts = item
+    subject = SUBJECTS[name]()
+    total = 0
+    violations: list[str] = []
+    for case in islice(faults.cases(subject, workload), part, None, parts):
+        total += 1
+        try:
+            faults.run_case(subject, case)
+        except Violation as violation:
+            violations.append(str(violation))
+    return _named(name, (total, violations))
 
 
 def fault(args: argparse.Namespace) -> int:
     """Every operation × call × error × duration on every workload [T4]."""
-    names = list(WalSubject().fault_workloads())
-    chosen = names[::3] if args.quick else names
+    workloads = [(name, workload) for name in _subjects(args) for workload in SUBJECTS[name]().fault_workloads()]
+    chosen = workloads[::4] if args.quick else workloads
     tally = Tally("faults", "cases")
-    for outcome in spread(args.jobs, _fault, [(name, part, 4) for name in chosen for part in range(4)]):
+    work = [(name, workload, part, 4) for name, workload in chosen for part in range(4)]
+    for outcome in spread(args.jobs, _fault, work):
         tally.add(outcome)
-    return tally.report(seed=None, workloads=len(chosen))
+    return tally.report(seed=None, workloads=len(chosen), subjects=_subjects(args))
 
 
 def _mutant(item: tuple[int, Sequence[int]]) -> Outcome:
@@ -178,12 +198,12 @@ def mutant(args: argparse.Namespace) -> int:
 def _damage(item: tuple[str, bool, bool, int, int]) -> Outcome:
     kind, fail, always, part, parts = item
     one = damage.sample(fail=fail, always=always)
-    total, violations = 0, []
-    for number, each in enumerate(damage.flips(one) if kind == "flips" else damage.truncations(one)):
-        if number % parts == part:
-            count, found = _caught(lambda each=each: damage.check(one, each))  # type: ignore[misc]
-            total += count
-            violations += found
+    total = 0
+    violations: list[str] = []
+    for each in islice(damage.flips(one) if kind == "flips" else damage.truncations(one), part, None, parts):
+        count, found = _caught(partial(damage.check, one, each))
+        total += count
+        violations += found
     return total, violations
 
 
@@ -233,6 +253,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
         command.add_argument("--quick", action="store_true", help="a size that ends within 20 seconds")
         command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+        if name in ("crash", "exhaustive", "faults"):
+            command.add_argument("--subject", choices=list(SUBJECTS), help="sweep only this (default: all)")
         if name in ("crash", "exhaustive"):
             command.add_argument("--replay", type=int, metavar="SEED", help="repeat one seed exactly")
         if name == "crash":

@@ -20,7 +20,7 @@ import enum
 import errno
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from topics.clock import Clock
@@ -161,6 +161,7 @@ class SegmentedLog:
         self._failed: str | None = None
         self._closed = False
         self._removals_unsynced = False
+        self._announced: int | None = None
 
     def path(self, id: int) -> str:
         """The path of a segment's file."""
@@ -217,7 +218,14 @@ class SegmentedLog:
             self._segments[segment.id] = Segment(segment.id, State.ARCHIVED, segment.scan.end)
         return CoreReport(tuple(scans), cut)
 
-    def start(self, *, resume: bool, rewrite: bool = False, next_id: int | None = None) -> None:
+    def adopt(self, lengths: Mapping[int, int], prepared: Iterable[int] = ()) -> None:
+        """Take over segments that the caller has recovered itself: their valid lengths, and ids of empty ones."""
+        for id, length in {**dict.fromkeys(prepared, 0), **lengths}.items():
+            self._segments[id] = Segment(id, State.ARCHIVED, length)
+
+    def start(
+        self, *, resume: bool, rewrite: bool = False, next_id: int | None = None, size: int | None = None
+    ) -> None:
         """Make a segment active: the last one at its logical end, or a new one.
 
         Ids never go back: an empty last segment is taken too, because positions in it may have been given out.
@@ -239,7 +247,7 @@ class SegmentedLog:
             self.prepare_next(id=last.id)
             self._activate(data)
         else:
-            self.prepare_next(id=next_id or (data.id + 1 if data is not None else self.naming.first_id))
+            self.prepare_next(size, id=next_id or (data.id + 1 if data is not None else self.naming.first_id))
             self._announce()
             self._discard_prepared(data)
             self._activate(data)
@@ -437,6 +445,7 @@ class SegmentedLog:
             return
         assert self._ready is not None
         self.fs.point("wal.rotate.before_current")
+        self._announced = self._ready.id
         try:
             self.announce(self._ready.id)
         except OSError as error:
@@ -581,7 +590,8 @@ class SegmentedLog:
                     self._finalize(active)
         finally:
             if ready is not None:
-                self._abandon(ready)
+                # What was announced may be looked for, also when announcing it was reported to have failed.
+                self._abandon(ready, unlink=ready.id != self._announced)
             # The lock, because a thread may be in a sync of this descriptor.
             with self._sync_lock:
                 if active is not None and active.file is not None:

@@ -1,0 +1,189 @@
+"""A WAL group: the files of one directory, judged before anything is changed (06 §5, §14 step 4).
+
+Reading comes first and changes nothing: every file from the replay position on gets its verdict, `CURRENT` and the
+numbers are cross-checked, and damage in bytes that were synced stops start-up with `WalCorrupt` [S-65]. Only then
+`mend` cuts torn tails and writes the tail file again [S-88]. Runs once, in recovery, on the opener's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from topics import paths
+from topics.codec import control, frame
+from topics.codec.frame import FrameCodec
+from topics.codec.scan import Place, Scan, zero_tail
+from topics.errors import UnsupportedFormat, WalCorrupt
+from topics.fs import Fs, close_quietly, pread_exact, pwrite_all
+
+_COPY_BYTES = 1 << 20
+
+
+class WalFile(NamedTuple):
+    """One file of a group and what is valid in it."""
+
+    number: int
+    size: int
+    place: Place
+    start: int
+    """Where replay begins in it: 0, or the replay position."""
+    scan: Scan
+    islands: bool
+    """Valid frames lie behind the first bad one: a page cache was lost, not merely a process [S-245]."""
+    mark: control.OpenMark | None
+
+
+class Group(NamedTuple):
+    """A directory of WAL files, judged."""
+
+    key: str
+    dir: str
+    files: tuple[WalFile, ...]
+    """Those with content at or above the replay position, ascending."""
+    prepared: tuple[int, ...]
+    """Numbers of files without content."""
+    below: tuple[int, ...]
+    """Numbers of files below the replay position; their content is in segments [S-63]."""
+
+    @property
+    def last_number(self) -> int:
+        """The highest number of a file with content, 0 if none; one that is torn as a whole has none left [S-21]."""
+        return max((*(file.number for file in self.files if file.scan.end), *self.below), default=0)
+
+
+def read_group(fs: Fs, dir: str, key: str, position: tuple[int, int] = (1, 0)) -> Group:
+    """Judge every file from the replay position on; `WalCorrupt` or `UnsupportedFormat` if it cannot be replayed."""
+    numbers = sorted(n for name in fs.listdir(dir) if (n := paths.parse_wal_file(name)) is not None)
+    below = [n for n in numbers if n < position[0]]
+    views = {n: _read(fs, f"{dir}/{paths.wal_file(n)}") for n in numbers if n >= position[0]}
+    content = [n for n, view in views.items() if zero_tail(view, 0)]
+    prepared = [n for n in views if n not in content]
+    _check_numbers(fs, dir, key, numbers, content, position)
+    files = []
+    for n in content:
+        place: Place = "last" if n == content[-1] else "inner"
+        start = position[1] if n == position[0] else 0
+        files.append(_judge(key, n, views[n], place, start))
+    for file, following in pairwise(files):
+        if not frame.length_agrees(file.number, file.scan.end, views[following.number]):
+            raise _corrupt(key, file.number, file.scan.end, "shorter than the next file's open mark says [S-68]")
+    return Group(key, dir, tuple(files), tuple(prepared), tuple(below))
+
+
+def _read(fs: Fs, path: str) -> memoryview:
+    file = fs.open(path, "r")
+    try:
+        return memoryview(pread_exact(file, file.size(), 0))
+    finally:
+        close_quietly(file)
+
+
+def _check_numbers(
+    fs: Fs, dir: str, key: str, numbers: Sequence[int], content: Sequence[int], position: tuple[int, int]
+) -> None:
+    """`CURRENT` and the numbers must fit what is there [S-64, S-211]."""
+    current = read_current(fs, dir)
+    if current is not None and current > max(numbers, default=0):
+        raise _corrupt(key, current, 0, "CURRENT names a file that is not there [S-64]")
+    for low, high in pairwise(content):
+        if high != low + 1:
+            raise _corrupt(key, low + 1, 0, "missing between two files with content [S-64]")
+    if position[1] and position[0] not in numbers:
+        raise _corrupt(key, position[0], position[1], "the file of the replay position is missing [S-211]")
+
+
+def read_current(fs: Fs, dir: str) -> int | None:
+    """The number `CURRENT` names; `None` when there is none or it cannot be read: it is a cross-check only [S-86]."""
+    path = f"{dir}/{paths.CURRENT_FILE}"
+    if not fs.exists(path):
+        return None
+    name = bytes(_read(fs, path))
+    return paths.parse_wal_file(name[:-1].decode("ascii", "replace")) if name.endswith(b"\n") else None
+
+
+def write_current(fs: Fs, dir: str, number: int) -> None:
+    """Name the active file, atomically and durably, before anything in it is acknowledged [S-86]."""
+    path = f"{dir}/{paths.CURRENT_FILE}"
+    temporary = paths.tmp(path)
+    data = f"{paths.wal_file(number)}\n".encode()
+    file = fs.open(temporary, "create")
+    try:
+        pwrite_all(file, data, 0)
+        file.truncate(len(data))
+        file.fsync()
+    finally:
+        close_quietly(file)
+    fs.rename(temporary, path)
+    fs.sync_dir(dir)
+
+
+def _judge(key: str, number: int, view: memoryview, place: Place, start: int) -> WalFile:
+    scan = FrameCodec().scan(view, start, place)
+    if scan.verdict == "format":
+        raise UnsupportedFormat(
+            f"WAL group {key!r}, {paths.wal_file(number)}, {scan.detail}: written by a newer version"
+        )
+    if scan.verdict == "corrupt":
+        raise _corrupt(key, number, scan.end, scan.detail)
+    islands = scan.verdict == "torn" and bool(len(frame.resync(view, scan.end + 1)))
+    return WalFile(number, len(view), place, start, scan, islands, _open_mark(key, number, view))
+
+
+def _open_mark(key: str, number: int, view: memoryview) -> control.OpenMark | None:
+    """The open mark, which must belong to this place [S-135]; `None` where salvage put a Pad over it."""
+    try:
+        first = frame.decode(view)
+        mark = control.decode_body(first.type, first.data) if first.type == control.MARK else None
+    except ValueError:
+        return None
+    if not isinstance(mark, control.OpenMark):
+        return None
+    if mark.file != number:
+        raise _corrupt(key, number, 0, f"it is file {mark.file} by its own open mark [S-135]")
+    return mark
+
+
+def _corrupt(key: str, number: int, offset: int, reason: str) -> WalCorrupt:
+    return WalCorrupt(
+        f"WAL group {key!r}, {paths.wal_file(number)}, offset {offset}: {reason}; "
+        "nothing was changed; `topics doctor --salvage` is the way on"
+    )
+
+
+def replay(fs: Fs, group: Group, file: WalFile) -> tuple[memoryview, npt.NDArray[np.void]]:
+    """The bytes of a judged file and the rows of its valid frames, whole submissions only [S-241]."""
+    view = _read(fs, f"{group.dir}/{paths.wal_file(file.number)}")[: file.scan.end]
+    return view, frame.scan_frames(view, file.start).rows
+
+
+def mend(fs: Fs, group: Group) -> Iterator[int]:
+    """Cut every file to its valid part; the tail of a run without a close mark is written again first [S-60, S-88].
+
+    Yields the number of each file that was changed. Repeating it does no harm.
+    """
+    for file in group.files:
+        rewrite = file.place == "last" and not _closed(fs, group, file)
+        if not rewrite and file.size == file.scan.end:
+            continue
+        handle = fs.open(f"{group.dir}/{paths.wal_file(file.number)}", "rw")
+        try:
+            for at in range(0, file.scan.end if rewrite else 0, _COPY_BYTES):
+                pwrite_all(handle, pread_exact(handle, min(_COPY_BYTES, file.scan.end - at), at), at)
+            handle.truncate(file.scan.end)
+            handle.fsync()
+        finally:
+            close_quietly(handle)
+        yield file.number
+
+
+def _closed(fs: Fs, group: Group, file: WalFile) -> bool:
+    view, rows = replay(fs, group, file)
+    if not len(rows) or rows["type"][-1] != control.MARK:
+        return False
+    last = frame.decode(view, int(rows["offset"][-1]))
+    return isinstance(control.decode_body(last.type, last.data), control.CloseMark)

@@ -1,0 +1,105 @@
+"""The owner: the one thread that all rules run on, and how it waits without waiting [A-1].
+
+Storage never blocks its owner. What must wait for a disk goes `aside`, on a thread that knows no rules; its outcome
+comes back as a call on the owner. What should happen after everything that is ready now goes `soon`.
+
+    InlineOwner   aside runs at once: tests with an injected clock, one deterministic thread
+    LockedOwner   embedded: whoever holds the lock is the owner; helpers take it to report
+
+An event loop is a third one: `soon` is `call_soon`, reports are `call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+Work = Callable[[], object]
+Done = Callable[[BaseException | None], None]
+"""Called on the owner with the error of the work, or `None`."""
+
+
+class Owner(Protocol):
+    """What storage asks of the thread it belongs to."""
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Run on the owner after what it is doing now, in order."""
+        ...
+
+    def aside(self, lane: str, work: Work, done: Done) -> None:
+        """Run `work` off the owner, one after another within a lane, then `done` on the owner."""
+        ...
+
+
+class InlineOwner:
+    """Everything on the caller's thread; `run` does what was put off."""
+
+    def __init__(self) -> None:
+        self._soon: deque[Callable[[], None]] = deque()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._soon.append(call)
+
+    def aside(self, lane: str, work: Work, done: Done) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - an outcome like any other: the owner judges it
+            outcome: Exception | None = error
+        else:
+            outcome = None
+        self._soon.append(lambda: done(outcome))
+
+    def run(self) -> None:
+        """Do everything that was put off, until nothing is left."""
+        while self._soon:
+            self._soon.popleft()()
+
+
+class LockedOwner:
+    """Whoever is inside `with owner` is the owner; leaving does what was put off first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._soon: deque[Callable[[], None]] = deque()
+        self._lanes: dict[str, ThreadPoolExecutor] = {}
+
+    def __enter__(self) -> LockedOwner:
+        self._lock.acquire()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            while self._depth == 1 and self._soon:
+                self._soon.popleft()()
+        finally:
+            self._depth -= 1
+            self._lock.release()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._soon.append(call)
+
+    def aside(self, lane: str, work: Work, done: Done) -> None:
+        pool = self._lanes.get(lane)
+        if pool is None:
+            pool = self._lanes[lane] = ThreadPoolExecutor(1, thread_name_prefix=f"topics-{lane}")
+        pool.submit(self._carry_out, work, done)
+
+    def _carry_out(self, work: Work, done: Done) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - an outcome like any other: the owner judges it
+            outcome: Exception | None = error
+        else:
+            outcome = None
+        with self:
+            done(outcome)
+
+    def close(self) -> None:
+        """Wait for the helpers; call it without being the owner."""
+        for pool in self._lanes.values():
+            pool.shutdown()

@@ -280,8 +280,8 @@ class Wal:
     def readable_end(self, id: int) -> int | None:
         """Where readers stop in a segment: its logical end, or what is durable under `always`."""
         end = self._log.end_of(id)
-        if end is None:
-            return None
+        if end is None or (self._hidden_from is None and not self._durable_reads):
+            return end
         for limit in (self._log.synced() if self._durable_reads else None, self._hidden_from):
             if limit is not None and limit < (id, end):
                 end = limit[1] if limit[0] == id else 0

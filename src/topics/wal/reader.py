@@ -13,7 +13,7 @@ from typing import Protocol
 from topics.errors import Incomplete, SegmentNotFound, WalClosed, WalIo
 from topics.fs import pread_all
 from topics.wal.descriptors import Lease
-from topics.wal.record import HEAD_MAX, Record, decode, parse_head
+from topics.wal.record import HEAD_MAX, Record, decode, decode_plain, parse_head
 from topics.wal.recovery import Position
 
 FIRST_READ = 4096
@@ -98,6 +98,16 @@ class WalReader:
         self._offset = 0
 
     def _read(self, end: int) -> tuple[Record, Position]:
+        at = self._offset - self._buffer_at
+        if 0 <= at < len(self._buffer):
+            usual = decode_plain(self._buffer, at, min(len(self._buffer), end - self._buffer_at))
+            if usual is not None:
+                position = Position(self._segment, self._offset)
+                self._offset += usual[1]
+                return usual[0], position
+        return self._read_any(end)
+
+    def _read_any(self, end: int) -> tuple[Record, Position]:
         self._fill(min(end, self._offset + HEAD_MAX), end)
         at = self._offset - self._buffer_at
         stop = min(len(self._buffer), end - self._buffer_at)

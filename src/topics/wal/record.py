@@ -191,6 +191,32 @@ def decode(buffer: Buffer, offset: int, end: int) -> tuple[Record, int]:
     return Record(bytes(buffer[at:middle]), value, bool(flags & TOMBSTONE), ttl, method), stop + 4 - offset
 
 
+def decode_plain(buffer: bytes, offset: int, end: int) -> tuple[Record, int] | None:
+    """`decode` for the usual record, without a TTL or compression and wholly in the buffer; `None` for any other.
+
+    A bad record is none of the usual ones: what is wrong with it is for `decode` to say.
+    """
+    if end - offset < SIZE_MIN:
+        return None
+    klen = buffer[offset]
+    vlen = buffer[offset + 1]
+    at = offset + 2
+    if vlen > 0x7F:
+        high = buffer[at]
+        vlen = vlen & 0x7F | high << 7
+        at += 1
+        if high > 0x7F:
+            return None
+    flags = buffer[at]
+    middle = at + 1 + klen
+    stop = middle + vlen
+    if klen > 0x7F or flags & ~TOMBSTONE or stop + 4 > end:
+        return None
+    if crc32c(memoryview(buffer)[offset:stop]) != _unpack_crc(buffer, stop)[0]:
+        return None
+    return Record(buffer[at + 1 : middle], buffer[middle:stop], flags == TOMBSTONE), stop + 4 - offset
+
+
 def _size_at(view: memoryview, offset: int, end: int) -> int:
     """Size of the record at `offset` by its lengths alone, 0 when they do not fit the buffer."""
     try:

@@ -145,6 +145,11 @@ def close_quietly(file: File) -> None:
         log.warning("closing a descriptor: %s", error)
 
 
+def process_id() -> int:
+    """The process this runs in; what was opened before a fork belongs to another one."""
+    return os.getpid()
+
+
 def ensure_dir(fs: Fs, path: str) -> None:
     """Create `path` durably: each missing level is made, then its parent synced [S-12].
 
@@ -158,7 +163,11 @@ def ensure_dir(fs: Fs, path: str) -> None:
         base = os.path.dirname(base) or "."
     parent = os.path.dirname(base) or "."
     if parent != base:
-        fs.sync_dir(parent)
+        try:
+            fs.sync_dir(parent)
+        except PermissionError as error:
+            # A directory that somebody else made and keeps to himself; nothing of ours is created in it.
+            log.info("%s cannot be synced: %s", parent, error)
     for level in reversed(missing):
         fs.makedirs(level)
         fs.sync_dir(os.path.dirname(level) or ".")
@@ -277,43 +286,49 @@ _FLAGS = {"r": os.O_RDONLY, "rw": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT}
 
 
 class OsFs:
-    """The real disk."""
+    """The real disk. Relative paths mean what they meant when it was made: a later chdir moves nothing."""
 
-    __slots__ = ()
+    __slots__ = ("root",)
+
+    def __init__(self) -> None:
+        self.root = os.getcwd()
+
+    def _at(self, path: str) -> str:
+        return os.path.join(self.root, path)
 
     def open(self, path: str, mode: Mode) -> File:
-        return OsFile(os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o600))
+        return OsFile(os.open(self._at(path), _FLAGS[mode] | os.O_CLOEXEC, 0o600))
 
     def rename(self, old: str, new: str) -> None:
-        os.replace(old, new)
+        os.replace(self._at(old), self._at(new))
 
     def remove(self, path: str) -> None:
-        os.unlink(path)
+        os.unlink(self._at(path))
 
     def rmdir(self, path: str) -> None:
-        os.rmdir(path)
+        os.rmdir(self._at(path))
 
     def listdir(self, path: str) -> list[str]:
-        return os.listdir(path)
+        return os.listdir(self._at(path))
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _fsync(fd)
         finally:
             os.close(fd)
 
     def makedirs(self, path: str) -> None:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        os.makedirs(self._at(path), mode=0o700, exist_ok=True)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return os.path.exists(self._at(path))
 
     def size(self, path: str) -> int:
-        return os.stat(path).st_size
+        return os.stat(self._at(path)).st_size
 
     def lock(self, path: str) -> File:
-        file = OsFile(os.open(path, _FLAGS["create"] | os.O_CLOEXEC, 0o600))
+        file = OsFile(os.open(self._at(path), _FLAGS["create"] | os.O_CLOEXEC, 0o600))
         try:
             fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -322,11 +337,11 @@ class OsFs:
         return file
 
     def free_bytes(self, path: str) -> int:
-        stat = os.statvfs(path)
+        stat = os.statvfs(self._at(path))
         return stat.f_bavail * stat.f_frsize
 
     def map(self, path: str) -> mmap.mmap | None:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self._at(path), os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.fstat(fd).st_size == 0:
                 return None

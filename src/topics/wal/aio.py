@@ -119,7 +119,7 @@ class Wal:
 
     def read_from(self, position: Position, *, follow: bool = False) -> AsyncWalReader:
         """An asynchronous iterator of `(Record, Position)`; `follow` waits for more until the log is closed."""
-        return AsyncWalReader(self, self._wal.read_from(position), follow=follow)
+        return AsyncWalReader(self, self._wal.read_from(position, follow=follow), follow=follow)
 
     async def close(self) -> None:
         """Finish what was accepted, sync, finalize, release the lock; idempotent."""
@@ -139,6 +139,8 @@ class Wal:
             return await future
 
     def _put(self, job: _Append | _Call) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("this log belongs to the event loop that opened it")
         if self._closed:
             raise WalClosed(f"the log in {self.config.dir} is closed")
         self._jobs.put(job)
@@ -167,9 +169,18 @@ class AsyncWalReader:
     async def next_record(self) -> tuple[Record, Position] | None:
         """The next record, or `None` at the end seen now; a bad record raises and the reader stays at it."""
         if not self._ahead:
-            self._ahead = await self._wal._call(self._take)
+            self._ahead = await self._fetch()
             self._ahead.reverse()
         return self._ahead.pop() if self._ahead else None
+
+    async def _fetch(self) -> list[tuple[Record, Position]]:
+        try:
+            return await self._wal._call(self._take)
+        except WalClosed:
+            # The worker is gone; what was appended before the close is still there for a follower.
+            if not self._follow:
+                raise
+            return await asyncio.to_thread(self._take)
 
     def _take(self) -> list[tuple[Record, Position]]:
         found: list[tuple[Record, Position]] = []
@@ -238,7 +249,7 @@ def _work(wal: SyncWal, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> None:
             except queue.Empty:
                 break
         if group:
-            outcomes = wal.append_units([append.records for append in group])
+            outcomes = _append_units(wal, group)
             done.extend(zip([append.future for append in group], outcomes, strict=True))
         if isinstance(job, _Call):
             done.append((job.future, _outcome(job.function)))
@@ -247,6 +258,13 @@ def _work(wal: SyncWal, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> None:
         if job is None:
             _close_forgotten(wal)
             return
+
+
+def _append_units(wal: SyncWal, group: Sequence[_Append]) -> Sequence[object]:
+    try:
+        return wal.append_units([append.records for append in group])
+    except Exception as error:  # noqa: BLE001 - a meter that raises: everybody who waits must hear something
+        return [error] * len(group)
 
 
 def _close_forgotten(wal: SyncWal) -> None:

@@ -8,8 +8,9 @@ sync to the caller [W-1, W-2]. It starts no thread.
 Invariant [W-16]: a segment is synced before the next one takes its first byte. So in every segment but
 the last with content all bytes were durable, and codecs may call a bad one damage.
 
-Threads: whoever writes (`write`, `rotate`, `prepare_next`, `delete_before`, `close`) is serialised by the
-caller. `sync`, `acquire`, `position`, `synced` and `segments` may be called by any thread at any time.
+Threads: whoever writes (`write`, `rotate`, `prepare_next`, `close`) is serialised by the caller, and so are calls
+of `delete_before`, which may run beside a writer. `sync`, `acquire`, `position`, `synced` and `segments` may be called
+by any thread at any time.
 Only one sync runs at a time: the kernel reports a failed write-back to one of two concurrent callers,
 and the other would take its own success for durability.
 """
@@ -152,6 +153,8 @@ class SegmentedLog:
         """Told the id of a segment before it becomes active; an `OSError` keeps it from doing so."""
         self.descriptors = DescriptorCache(lambda id: fs.open(self.path(id), "r"), fd_cache_size)
         self._segments: dict[int, Segment] = {}
+        """Replaced as a whole under its lock, so that readers need none."""
+        self._segments_lock = threading.Lock()
         self._active: Segment | None = None
         self._ready: Segment | None = None
         self._synced = (naming.first_id, 0)
@@ -244,14 +247,23 @@ class SegmentedLog:
             self._resume(data)
         elif resume and last is not None:
             del self._segments[last.id]
-            self.prepare_next(id=last.id)
+            self._prepare_again(last.id)
             self._activate(data)
         else:
             self.prepare_next(size, id=next_id or (data.id + 1 if data is not None else self.naming.first_id))
             self._announce()
             self._discard_prepared(data)
             self._activate(data)
-        self.observer.segments(len(self._segments))
+        self._count_segments()
+
+    def _prepare_again(self, id: int) -> None:
+        """Take an empty last segment over; on a full disk unreserved, for reading and freeing must still work."""
+        try:
+            self.prepare_next(id=id)
+        except WriteFailed as error:
+            if not error.full or not self.preallocate:
+                raise
+            self.prepare_next(id=id, reserve=False)
 
     def _discard_prepared(self, data: Segment | None) -> None:
         """A log that starts a new segment per run needs no other prepared file [S-21]."""
@@ -327,17 +339,16 @@ class SegmentedLog:
     def sync_to(self, position: tuple[int, int]) -> None:
         """Return when everything below `position` is durable; concurrent callers share one sync."""
         while self._synced < position:
-            done = self._rounds.join()
-            if done is not None:
-                done.acquire()
+            round = self._rounds.join()
+            if round is None:
                 continue
-            with self._sync_lock:
-                self._rounds.gather(self._sync_ns)
-                try:
+            try:
+                with self._sync_lock:
+                    self._rounds.gather(round, self._sync_ns)
                     if self._synced < max(position, self.position()):
                         self._sync_active(self._writable())
-                finally:
-                    self._rounds.end()
+            finally:
+                self._rounds.end(round)
 
     def _sync_active(self, active: Segment) -> None:
         """Sync under the sync lock; what was written before the call is durable after it."""
@@ -354,7 +365,7 @@ class SegmentedLog:
         self.observer.synced(active.id, self._sync_ns / 1e6)
         self.fs.point("wal.after_sync")
 
-    def prepare_next(self, size: int | None = None, *, id: int | None = None) -> None:
+    def prepare_next(self, size: int | None = None, *, id: int | None = None, reserve: bool = True) -> None:
         """Bring the next segment to state ready: reserved, and durable as a directory entry [W-15]; idempotent."""
         if self._ready is not None:
             return
@@ -364,12 +375,14 @@ class SegmentedLog:
         try:
             existed = self.fs.exists(self.path(segment.id))
             segment.file = self._create(segment.id)
-            self._reserve(segment, segment.file, max(size or 0, self.max_segment_size))
+            self._reserve(segment, segment.file, max(size or 0, self.max_segment_size) if reserve else 0)
         except OSError as error:
             self._abandon(segment, unlink=not existed)
             raise WriteFailed(f"preparing segment {segment.id}: {error}", full=error.errno in NO_SPACE) from error
         self._ready = segment
-        self.observer.created(segment.id)
+        if not existed:
+            self.observer.created(segment.id)
+        self._count_segments()
 
     def _create(self, id: int) -> File:
         """Open the file of a new segment, empty: what a failed attempt left there is cut, content is not ours."""
@@ -387,7 +400,7 @@ class SegmentedLog:
 
     def _reserve(self, segment: Segment, file: File, size: int) -> None:
         segment.to(State.PREALLOCATING)
-        if self.preallocate:
+        if self.preallocate and size:
             file.allocate(size)
         if self.init_zero:
             # Written zeros make later syncs cheaper: no extent has to be converted while somebody waits.
@@ -434,7 +447,7 @@ class SegmentedLog:
             old.to(State.ROTATING)
             self._activate(old)
         self.observer.rotated(old.id, old.logical)
-        self.observer.segments(len(self._segments))
+        self._count_segments()
         if defer is None:
             self._finalize(old)
         else:
@@ -458,7 +471,8 @@ class SegmentedLog:
         segment.preamble = self.codec.preamble(FileInfo(segment.id, before, self.context))
         segment.to(State.ACTIVE)
         self._ready = None
-        self._segments = {**self._segments, segment.id: segment}
+        with self._segments_lock:
+            self._segments = {**self._segments, segment.id: segment}
         self._active = segment
 
     def _finalize(self, segment: Segment) -> None:
@@ -482,9 +496,10 @@ class SegmentedLog:
         active = self._active
         if active is None or not active.logical:
             return
-        for segment in self._segments.values():
-            if segment.state is State.FINALIZED and segment.id < active.id:
-                segment.to(State.ARCHIVED)
+        with self._segments_lock:
+            for segment in self._segments.values():
+                if segment.state is State.FINALIZED and segment.id < active.id:
+                    segment.to(State.ARCHIVED)
 
     def delete_before(self, id: int) -> list[int]:
         """Unlink finalized segments below `id`, oldest first; the ids that went.
@@ -510,8 +525,11 @@ class SegmentedLog:
         except OSError as error:
             log.warning("removals in %s are not yet durable: %s", self.dir, error)
         if gone:
-            self.observer.segments(len(self._segments))
+            self._count_segments()
         return gone
+
+    def _count_segments(self) -> None:
+        self.observer.segments(len(self._segments) + (self._ready is not None))
 
     def _sync_removals(self) -> None:
         if self._removals_unsynced:
@@ -519,10 +537,11 @@ class SegmentedLog:
             self._removals_unsynced = False
 
     def _forget(self, segment: Segment) -> None:
-        if segment.state is State.FINALIZED:
-            segment.to(State.ARCHIVED)
-        segment.to(State.DELETED)
-        self._segments = {k: v for k, v in self._segments.items() if k != segment.id}
+        with self._segments_lock:
+            if segment.state is State.FINALIZED:
+                segment.to(State.ARCHIVED)
+            segment.to(State.DELETED)
+            self._segments = {k: v for k, v in self._segments.items() if k != segment.id}
         self.descriptors.drop(segment.id)
         self.observer.deleted(segment.id)
 

@@ -78,8 +78,9 @@ class DescriptorCache:
                 self._let_go(entry)
 
     def clear(self) -> None:
-        """Forget everything, at close."""
+        """Forget everything, at close; what is acquired from now on goes with its lease."""
         with self._lock:
+            self._size = 0
             while self._entries:
                 self._let_go(self._entries.popitem()[1])
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from topics import paths
 from topics.clock import Clock, SystemClock
 from topics.errors import RecordTooLarge, WalClosed, WalError, WalInUse, WalIo
-from topics.fs import File, Fs, OsFs, close_quietly, ensure_dir, pread_all, pwrite_all
+from topics.fs import File, Fs, OsFs, close_quietly, ensure_dir, pread_all, process_id, pwrite_all
 from topics.wal.core import SegmentedLog, SegmentInfo
 from topics.wal.descriptors import Lease
 from topics.wal.events import BUCKETS_MS, Meter, MeterObserver, NoopMeter
@@ -60,6 +60,8 @@ class Wal:
         self._lock_file = lock
         self._clock = segments.clock
         self._lock = threading.Lock()
+        self._delete_lock = threading.Lock()
+        self._pid = process_id()
         self._closed = False
         self._followers_lock = threading.Lock()
         self._followers: frozenset[Callable[[], None]] = frozenset()
@@ -94,12 +96,13 @@ class Wal:
 
         With an injected clock nothing runs in the background: call `tick`.
         """
-        config = WalConfig() if config is None else config
+        config = (WalConfig() if config is None else config).with_plain_dir()
         config.check()
         return open_checked(config, meter=meter, clock=clock, fs=fs)
 
     def append(self, record: Record) -> Position:
         """Append one record; what is promised when this returns is the policy's business [W-52]."""
+        self._open_or_raise()
         encoded = encode_all((record,))
         unit = self._write(encoded)
         self._settle(unit, len(encoded))
@@ -107,6 +110,7 @@ class Wal:
 
     def append_batch(self, records: Sequence[Record]) -> list[Position]:
         """Append all records back to back with one write and one sync decision; all or nothing [W-51]."""
+        self._open_or_raise()
         encoded = encode_all(records)
         if not encoded:
             return []
@@ -203,36 +207,40 @@ class Wal:
     def _commit_in_window(self, end: tuple[int, int]) -> None:
         now = self._clock.monotonic_ns()
         if now - self._synced_at_ns >= self._window_ns:
-            self._sync_window(end)
+            if self._timer is not None:
+                self._timer.start()
+            self._sync_window()
         elif self._oldest_ns is None:
             self._oldest_ns = now
             if self._timer is not None:
                 self._timer.arm()
 
-    def _sync_window(self, end: tuple[int, int]) -> None:
+    def _sync_window(self) -> None:
         # Cleared before the end is looked at: whoever writes later sets it again.
         self._oldest_ns = None
         self._synced_at_ns = self._clock.monotonic_ns()
-        self._log.sync_to(end)
+        self._log.sync_to(self._log.position())
         self._synced_at_ns = self._clock.monotonic_ns()
 
     def tick(self) -> None:
         """Sync under `batch` what has waited for a window; the timer's work, for injected clocks [W-82]."""
+        self._open_or_raise()
         oldest = self._oldest_ns
-        if oldest is None or self._closed:
+        if oldest is None:
             return
         if self._clock.monotonic_ns() - oldest >= self._window_ns:
-            self._sync_window(self._log.position())
+            self._sync_window()
         elif self._timer is not None:
             self._timer.arm()
 
     def sync(self) -> None:
         """Return when everything appended before the call is durable [W-53]."""
         self.flush()
-        self._sync_window(self._log.position())
+        self._sync_window()
 
     def flush(self) -> None:
         """Appended bytes are with the operating system already; raise if the log takes no more writes."""
+        self._open_or_raise()
         self._log.check()
 
     def current_position(self) -> Position:
@@ -253,17 +261,24 @@ class Wal:
     def delete_segments_before(self, position: Position) -> int:
         """Remove whole segments before the one of `position`, oldest first; how many went [W-55]."""
         start = self._clock.monotonic_ns()
-        with self._lock:
+        self._open_or_raise()
+        with self._delete_lock:
             self._open_or_raise()
             gone = self._log.delete_before(min(position[0], self._log.position()[0]))
         self._gc_ms.observe((self._clock.monotonic_ns() - start) / 1e6)
         return len(gone)
 
     def close(self) -> None:
-        """Sync, finalize, release the lock; idempotent [W-56]."""
+        """Sync, finalize, release the lock; idempotent [W-56].
+
+        In a forked child it only lets go: the files belong to the process that opened them.
+        """
+        if self._pid != process_id():
+            self._closed = True
+            return
         if self._timer is not None:
             self._timer.stop()
-        with self._lock:
+        with self._lock, self._delete_lock:
             if self._closed:
                 return
             self._closed = True
@@ -321,6 +336,8 @@ class Wal:
     def _open_or_raise(self) -> None:
         if self._closed:
             raise WalClosed(f"the log in {self.config.dir} is closed")
+        if self._pid != process_id():
+            raise WalClosed(f"the log in {self.config.dir} was opened by the process that forked this one")
 
     def __enter__(self) -> Wal:
         return self

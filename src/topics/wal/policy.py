@@ -47,6 +47,11 @@ class WalConfig(msgspec.Struct, frozen=True):
     read_buffer: int = 65536
     corruption_policy: Literal["truncate", "fail"] = "truncate"
 
+    def with_plain_dir(self) -> WalConfig:
+        """The same with `dir` as a string, also when a path object was given."""
+        spell = getattr(self.dir, "__fspath__", None)
+        return self if spell is None else msgspec.structs.replace(self, dir=spell())
+
     def check(self) -> None:
         """Raise `InvalidConfig` naming the first field that breaks its rule [W-40]."""
         dir: object = self.dir

@@ -41,7 +41,10 @@ class Source(Protocol):
 
 
 class WalReader:
-    """Iterator of `(Record, Position)`; with `follow` it waits at the end until the log is closed."""
+    """Iterator of `(Record, Position)`.
+
+    With `follow` it waits at the end for more, and ends when the log was closed and everything appended was read.
+    """
 
     def __init__(self, source: Source, position: Position, *, follow: bool, read_buffer: int) -> None:
         if source.readable_end(position.segment_id) is None:
@@ -66,7 +69,8 @@ class WalReader:
         """The next record, or `None` at the end seen now; a bad record raises and the reader stays at it."""
         source = self._source
         while True:
-            if source.closed():
+            closed = source.closed()
+            if closed and not self._follow:
                 raise WalClosed("the log is closed")
             end = source.readable_end(self._segment)
             if end is None and self._lease is None:
@@ -78,6 +82,8 @@ class WalReader:
                 return self._read(end)
             following = source.next_segment(self._segment)
             if following is None:
+                if closed:
+                    raise WalClosed("the log is closed, and everything in it was read")
                 return None
             # It may have grown between the two looks, before it was rotated away.
             grown = source.readable_end(self._segment)

@@ -133,6 +133,12 @@ def _octets(value: Buffer) -> Buffer:
     return given
 
 
+def _check_bytes(key: object, value: object) -> None:
+    # len() of another buffer may count items, and the lengths written must be those of the bytes.
+    if not (isinstance(key, bytes) and isinstance(value, bytes)):
+        raise TypeError(f"a record holds bytes, not {type(key).__name__} and {type(value).__name__}")
+
+
 def encode_all(records: Iterable[Record]) -> list[bytes]:
     """The bytes of each record. The one encoder: `append` and `append_batch` both come through here."""
     out: list[bytes] = []
@@ -140,6 +146,8 @@ def encode_all(records: Iterable[Record]) -> list[bytes]:
     for record in records:
         key = record.key
         value = record.value
+        if type(key) is not bytes or type(value) is not bytes:
+            _check_bytes(key, value)
         flags = 1 if record.tombstone else 0
         if record.compression != "none":
             value = _compress(value, record.compression)

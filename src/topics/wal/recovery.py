@@ -50,7 +50,7 @@ class RecoveryInfo(NamedTuple):
     last_valid_position: Position | None
     """Segment and end offset of the last valid record."""
     corruption_detected: bool
-    holes: tuple[Hole, ...]
+    holes: list[Hole]
     elapsed_ms: float
 
 
@@ -141,6 +141,6 @@ def summarise(report: CoreReport, elapsed_ms: float) -> RecoveryInfo:
         prealloc_bytes_trimmed=sum(s.size - max(s.scan.end, s.data_end) for s in report.cut),
         last_valid_position=None if last is None else Position(last.id, last.scan.end),
         corruption_detected=truncated > 0 or bool(holes),
-        holes=tuple(sorted(holes)),
+        holes=sorted(holes, key=lambda hole: hole[:2]),
         elapsed_ms=elapsed_ms,
     )

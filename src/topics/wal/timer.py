@@ -31,11 +31,15 @@ class SyncTimer:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def arm(self) -> None:
-        """Something unsynced is waiting: look at it one window from now."""
+    def start(self) -> None:
+        """Start the thread, once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="topics-wal-timer", daemon=True)
             self._thread.start()
+
+    def arm(self) -> None:
+        """Something unsynced is waiting: look at it one window from now."""
+        self.start()
         self._armed.set()
 
     def stop(self) -> None:
@@ -61,4 +65,6 @@ class SyncTimer:
             except WalError as error:
                 log.error("the background sync failed: %s", error)
                 return
+            except Exception:  # a meter that raises must not end the syncing
+                log.exception("the background sync met an error that is not the log's")
             del owner

@@ -139,7 +139,7 @@ def test_preparing_ahead_in_the_background_loses_nothing(disk: kit.Disk) -> None
     assert kit.numbers(wal) == list(range(60))
     wal.close()
     wal, info = kit.open_wal(disk)
-    assert (info.valid_records, info.holes) == (60, ())
+    assert (info.valid_records, info.holes) == (60, [])
     wal.close()
 
 
@@ -414,7 +414,7 @@ def test_deletion_never_touches_the_active_segment(disk: kit.Disk, cutoff: int) 
     wal.append(kit.put(99))
     wal.close()
     wal, info = kit.open_wal(disk, corruption_policy="fail")
-    assert (wal.segments()[0].id, info.holes, info.corruption_detected) == (active, (), False)
+    assert (wal.segments()[0].id, info.holes, info.corruption_detected) == (active, [], False)
     wal.close()
 
 

@@ -65,6 +65,8 @@ HINTS = {
     "unsupported_format": "the files were written by a newer version; nothing was changed",
     "write_failed": "free some space and try again",
     "io_error": "check the path, its permissions and the disk",
+    "out_of_memory": "a file is larger than the memory it may use; is it a log?",
+    "interrupted": "nothing was changed",
     "optimized": "run Python without -O and without PYTHONOPTIMIZE",
     "internal": "this is a bug; --debug shows where it happened",
 }
@@ -127,13 +129,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json, debug = "--json" in options, "--debug" in options
     try:
         status = _dispatch(words)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None when the caller closed it
+            sys.stdout.flush()
         return status
     except BrokenPipeError:
         _discard_stdout()
         return 141
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _report(_Interrupted("interrupted"), as_json)
         return 130
     except Exception as error:  # noqa: BLE001  the last line of defence turns every error into one line
         if debug:
@@ -154,6 +157,12 @@ def _dispatch(words: list[str]) -> int:
     return int(args.run(args))
 
 
+class _Interrupted(TopicsError):
+    """Ctrl-C."""
+
+    code = "interrupted"
+
+
 class _Optimized(TopicsError):
     """Python runs without asserts."""
 
@@ -163,6 +172,8 @@ class _Optimized(TopicsError):
 def _report(error: Exception, as_json: bool) -> None:
     code = _code(error)
     message = " ".join(str(error).split()) or type(error).__name__
+    # Paths and names are anyone's bytes: what would steer a terminal is shown, not sent.
+    message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
     if as_json:
         body = {"error": {"code": code, "message": message, "detail": _detail(error)}}
         print(json.dumps(body), file=sys.stderr)
@@ -173,6 +184,8 @@ def _report(error: Exception, as_json: bool) -> None:
 def _code(error: Exception) -> str:
     if isinstance(error, TopicsError):
         return error.code
+    if isinstance(error, MemoryError):
+        return "out_of_memory"
     return "io_error" if isinstance(error, OSError) else "internal"
 
 

@@ -21,6 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from topics.cli.progress import Progress
 from topics.cli.wal_survey import Found, Lock, Survey, counted, survey
 from topics.fs import OsFs
 
@@ -80,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
         from topics.cli import wal_dump
 
         return wal_dump.dump(OsFs(), root, args.start, args.limit, as_json=args.json, quiet=args.quiet)
-    seen = survey(OsFs(), root, values=args.action == "verify")
+    with Progress(f"{args.action} {root}", silent=args.quiet or args.json) as progress:
+        seen = survey(OsFs(), root, values=args.action == "verify", looked=progress.add)
     if args.json:
         print(json.dumps(inspection(seen) if args.action == "inspect" else verification(seen)))
     else:

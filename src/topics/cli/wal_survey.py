@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["library", "server"]
 
+_LOCK_BYTES = 200
 _READ_BYTES = 1 << 20
 _READINGS_MAX = 5
 """How often a file with a bad end is read until two readings agree."""
@@ -180,15 +181,20 @@ class Survey(NamedTuple):
         return kinds[0] if len(kinds) == 1 else "mixed"
 
 
-def survey(fs: Fs, root: str, *, values: bool = False) -> Survey:
-    """Look at every segment below `root`; `values` also decompresses what is compressed."""
+def survey(fs: Fs, root: str, *, values: bool = False, looked: Callable[[int], None] = lambda size: None) -> Survey:
+    """Look at every segment below `root`; `values` also decompresses what is compressed.
+
+    `looked` is told the size of each file when it is done.
+    """
     groups = find_groups(fs, root)
     segments: list[Found] = []
     faults: list[Fault] = []
     unchecked = 0
     for group in groups:
         look = _Look(fs, group, values)
-        segments += look.segments()
+        for found in look.segments():
+            segments.append(found)
+            looked(found.size)
         faults += look.faults
         unchecked += look.unchecked
     if not segments:
@@ -500,12 +506,15 @@ def _locks(fs: Fs, groups: Sequence[Group]) -> Iterator[Lock]:
             seen[f"{os.path.dirname(os.path.abspath(wal))}/{paths.LOCK_FILE}"] = paths.LOCK_FILE
     for path, shown in seen.items():
         try:
-            first = read_whole(fs, path).decode("utf-8", "replace").partition("\n")[0]
+            with opened(fs, path) as file:
+                first = pread_all(file, _LOCK_BYTES, 0).decode("ascii", "backslashreplace").partition("\n")[0]
         except FileNotFoundError:
             continue
         except OSError:
             first = "unreadable"
-        yield Lock(shown, first.removeprefix("state=") or "empty", holder(fs, path))
+        # Anyone's bytes: what would steer a terminal is shown, not sent.
+        state = first.removeprefix("state=").encode("unicode_escape").decode()
+        yield Lock(shown, state or "empty", holder(fs, path))
 
 
 def holder(fs: Fs, path: str) -> int | None:

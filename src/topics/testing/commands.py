@@ -188,7 +188,7 @@ def _mutant(item: tuple[int, Sequence[int]]) -> Outcome:
 
 def mutant(args: argparse.Namespace) -> int:
     """Seeded bugs, all of which the sweeps must notice [T5]."""
-    seeds = range(args.seed, args.seed + 60)
+    seeds = range(args.seed, args.seed + (30 if args.quick else 60))
     tally = Tally("mutants", "mutants")
     for outcome in spread(args.jobs, _mutant, [(n, seeds) for n in range(len(mutants.MUTANTS))]):
         tally.add(outcome)
@@ -227,7 +227,8 @@ def fuzzing(args: argparse.Namespace) -> int:
     count = len(fuzz.targets())
     chunk = 5_000
     tally = Tally("fuzz", "execs")
-    work = [(n, args.seed + k, chunk) for k in range(-(-execs // (count * chunk))) for n in range(count)]
+    seeds = range(args.seed, args.seed + -(-execs // (count * chunk)))
+    work = [(n, seed, chunk) for seed in (seeds if args.replay is None else [args.replay]) for n in range(count)]
     for outcome in spread(args.jobs, _fuzz, work):
         tally.add(outcome)
     return tally.report(seed=args.seed, targets=count)
@@ -244,6 +245,13 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 }
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m topics.testing", description="Prove what the log promises.")
@@ -252,18 +260,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=(run.__doc__ or "").strip())
         command.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
         command.add_argument("--quick", action="store_true", help="a size that ends within 20 seconds")
-        command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+        command.add_argument(
+            "--jobs", type=_positive, default=os.cpu_count() or 1, help="processes (default: one per core)"
+        )
         if name in ("crash", "exhaustive", "faults"):
             command.add_argument("--subject", choices=list(SUBJECTS), help="sweep only this (default: all)")
-        if name in ("crash", "exhaustive"):
+        if name in ("crash", "exhaustive", "fuzz"):
             command.add_argument("--replay", type=int, metavar="SEED", help="repeat one seed exactly")
         if name == "crash":
-            command.add_argument("--images", type=int, default=20_000, help="survivors to judge (default 20000)")
-            command.add_argument("--epochs", type=int, default=4, help="crashes survived in a row (default 4)")
+            command.add_argument("--images", type=_positive, default=20_000, help="survivors to judge (default 20000)")
+            command.add_argument("--epochs", type=_positive, default=4, help="crashes survived in a row (default 4)")
         if name == "exhaustive":
-            command.add_argument("--max-ops", type=int, default=3, help="longest sequence (default 3)")
+            command.add_argument("--max-ops", type=_positive, default=3, help="longest sequence (default 3)")
         if name == "fuzz":
-            command.add_argument("--execs", type=int, default=1_000_000, help="inputs (default 1000000)")
+            command.add_argument("--execs", type=_positive, default=1_000_000, help="inputs (default 1000000)")
     args = parser.parse_args(argv)
     quiet()
     return COMMANDS[args.command](args)

@@ -169,6 +169,23 @@ def _first_bad_record_skipped(right: Any) -> Any:
     return wrong
 
 
+def _holes_untold(right: Any) -> Any:
+    return lambda report, ms: right(report, ms)._replace(holes=[], corruption_detected=False)
+
+
+def _zeros_taken_for_prepared_space(right: Any) -> Any:
+    """Eight zero bytes are no proof that nothing follows."""
+
+    def wrong(view: memoryview, start: int) -> int:
+        return start if not bytes(view[start : start + 8]).strip(b"\0") else right(view, start)
+
+    return wrong
+
+
+def _values_lost(right: Any) -> Any:
+    return lambda stored, method: b""
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("append acknowledges without a sync", SegmentedLog, "sync_to", _nothing),
     Mutant("rotation does not sync the old segment", SegmentedLog, "rotate", _rotation_unsynced),
@@ -189,6 +206,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("recovery skips a bad record and goes on", record.RecordCodec, "scan", _first_bad_record_skipped),
     Mutant("cut bytes are not kept", recovery, "_keep_copy", _nothing),
+    Mutant("holes are not told", recovery, "summarise", _holes_untold),
+    Mutant("a few zeros are taken for prepared space", record, "zero_tail", _zeros_taken_for_prepared_space),
+    Mutant("compressed values come back empty", record, "_decompress", _values_lost),
     Mutant("finalize cuts one byte too many", SegmentedLog, "_finalize", _finalized_short),
     Mutant("deletion takes the cutoff segment too", SegmentedLog, "delete_before", _cutoff_deleted_too),
     Mutant("removals are synced once, at the end", SegmentedLog, "delete_before", _removals_synced_at_the_end),
@@ -214,10 +234,11 @@ def hunt(mutant: Mutant, seeds: Sequence[int]) -> str | None:
         # The cheap looks first: most bugs fall to them.
         searches: dict[str, Callable[[], None]] = {
             "crash": lambda: _crashes(subject, seeds[:15]),
-            "flips": lambda: _damages(23),
+            "flips": lambda: _damages(damage.flips, 23),
+            "truncate": lambda: _damages(damage.truncations, 7),
             "faults": lambda: _faults(subject, 11),
             "more crashes": lambda: _crashes(subject, seeds[15:]),
-            "all flips": lambda: _damages(1),
+            "all flips": lambda: _damages(damage.flips, 1),
             "all faults": lambda: _faults(subject, 1),
         }
         for name, search in searches.items():
@@ -235,9 +256,9 @@ def _crashes(subject: Subject, seeds: Sequence[int]) -> None:
         sweep.crash_run(subject, seed, epochs=4)
 
 
-def _damages(step: int) -> None:
+def _damages(kind: Callable[[damage.Sample], Iterator[damage.Damage]], step: int) -> None:
     one = damage.sample(fail=True, always=False)
-    for each in itertools.islice(damage.flips(one), 0, None, step):
+    for each in itertools.islice(kind(one), 0, None, step):
         damage.check(one, each)
 
 

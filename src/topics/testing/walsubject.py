@@ -37,6 +37,7 @@ OPS = (
     "append_nested",
     "append_even",
     "append_ttl",
+    "append_packed",
     "delete_key",
     "batch",
     "batch_even",
@@ -375,6 +376,10 @@ class WalDriver:
         record = self._record(self.rng.randrange(64), self.rng.randbytes)
         self._append([Record.put_with_ttl(record.key, record.value, self.rng.getrandbits(40))])
 
+    def _op_append_packed(self) -> None:
+        record = self._record(self.rng.choice((0, 30, 600)), lambda size: b"ab" * (size // 2))
+        self._append([record.with_compression(self.rng.choice(("lz4", "zstd")))])
+
     def _op_delete_key(self) -> None:
         self._append([Record.delete(self._record(0, bytes).key)])
 
@@ -509,15 +514,15 @@ class WalDriver:
             model = model.acknowledged()
         model.judge(found, info, end)
         _cut_bytes_are_kept(before, image, info)
+        _report_is_true(before, found, info)
         again = image.kill_image() if rng.random() < 0.5 else image.crash_image(rng)
         _recovers_the_same(again, config, clock, found, extra=rng.random() < 0.3)
 
 
 def _cut_bytes_are_kept(before: dict[str, bytes], image: SimFs, info: RecoveryInfo) -> None:
-    """Every byte that recovery cut and that was not zero lies in a `.cut` copy [W-61]."""
-    if not info.bytes_truncated:
-        return
+    """Every byte that recovery cut and that was not zero lies in a `.cut` copy, durably [W-61]."""
     after = image.files()
+    durable = image.crash_image(0, "nothing").files()
     total = 0
     for path, data in before.items():
         if paths.parse_library_segment(path.rpartition("/")[2]) is None or path not in after:
@@ -525,7 +530,7 @@ def _cut_bytes_are_kept(before: dict[str, bytes], image: SimFs, info: RecoveryIn
         data, now = data.rstrip(b"\0"), after[path]
         if now.startswith(data) and not now[len(data) :].strip(b"\0"):
             continue
-        copies = [content for name, content in after.items() if name.startswith(f"{path}.cut")]
+        copies = [content for name, content in durable.items() if name.startswith(f"{path}.cut")]
         for copy in copies:
             kept = data[: len(data) - len(copy)]
             if data.endswith(copy) and now.startswith(kept) and not now[len(kept) :].strip(b"\0"):
@@ -535,6 +540,19 @@ def _cut_bytes_are_kept(before: dict[str, bytes], image: SimFs, info: RecoveryIn
             raise Violation(f"bytes cut from {path} are nowhere to be found [W-61]")
     if total != info.bytes_truncated:
         raise Violation(f"{total} bytes were cut, {info.bytes_truncated} reported")
+
+
+def _report_is_true(before: dict[str, bytes], found: list[tuple[Record, Position]], info: RecoveryInfo) -> None:
+    """Every field of the report says what is so (07 §6)."""
+    segments = [name for name in before if paths.parse_library_segment(name.rpartition("/")[2]) is not None]
+    last = None
+    if found:
+        record, position = found[-1]
+        last = Position(position.segment_id, position.offset + len(record.encode()))
+    says = (info.valid_records, info.segments_scanned, info.last_valid_position, info.corruption_detected)
+    is_so = (len(found), len(segments), last, bool(info.bytes_truncated or info.holes))
+    if says != is_so:
+        raise Violation(f"the report says {says}, what is so is {is_so}")
 
 
 def _recovers_the_same(

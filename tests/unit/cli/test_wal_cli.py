@@ -348,6 +348,7 @@ class ChangingFs(OsFs):
     """The real disk; `before_open` may change it under the reader."""
 
     def __init__(self, before_open: Callable[[str, int], None]) -> None:
+        super().__init__()
         self.before_open = before_open
         self.opens = 0
 

@@ -1,0 +1,56 @@
+"""Progress of long work: a line that renews itself on a terminal, plain lines now and then elsewhere [U-12]."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from topics.clock import Clock, SystemClock
+
+TERMINAL_EVERY_NS = 100_000_000
+PLAIN_EVERY_NS = 5_000_000_000
+
+
+class Progress:
+    """Tells on stderr how far a command has come; says so too when it is interrupted."""
+
+    def __init__(self, label: str, *, silent: bool, clock: Clock | None = None, stream: TextIO | None = None) -> None:
+        self._label = label
+        self._silent = silent
+        self._clock = SystemClock() if clock is None else clock
+        self._stream = sys.stderr if stream is None else stream
+        self._terminal = self._stream is not None and self._stream.isatty()
+        self._every_ns = TERMINAL_EVERY_NS if self._terminal else PLAIN_EVERY_NS
+        self._told_ns = self._clock.monotonic_ns()
+        self._shown = False
+        self.files = 0
+        self.bytes = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._silent:
+            return
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._write(f"{self._text()} when it was interrupted", last=True)
+        elif self._shown and self._terminal:
+            self._write("", last=False)
+
+    def add(self, size: int) -> None:
+        """One more file is done."""
+        self.files += 1
+        self.bytes += size
+        now = self._clock.monotonic_ns()
+        if self._silent or now - self._told_ns < self._every_ns:
+            return
+        self._told_ns = now
+        self._write(self._text(), last=not self._terminal)
+
+    def _text(self) -> str:
+        return f"{self._label}: {self.files} files, {self.bytes / 1e6:.0f} MB done"
+
+    def _write(self, text: str, *, last: bool) -> None:
+        self._shown = True
+        clear = "\r\x1b[K" if self._terminal else ""
+        print(f"{clear}{text}", end="\n" if last else "", file=self._stream, flush=True)

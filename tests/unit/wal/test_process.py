@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.wal import kit
 from topics.errors import WalClosed, WalIo, WalReadOnly
-from topics.fs import OsFs
+from topics.fs import File, Mode, OsFs
 from topics.testing import SimFs
 from topics.wal import FsyncPolicy, NoopMeter, Position, Record, Wal, WalConfig
 from topics.wal.aio import Wal as AioWal
@@ -350,3 +350,51 @@ def test_a_path_object_is_a_directory_too(tmp_path: Path) -> None:
     wal, _ = Wal.open(WalConfig(dir=tmp_path / "log"))  # type: ignore[arg-type]
     assert wal.config.dir == str(tmp_path / "log")
     wal.close()
+
+
+def test_a_record_appended_just_before_a_rotation_is_not_skipped_by_a_reader(disk: kit.Disk) -> None:
+    """W-54: a reader at the end of a segment looks again before it moves on."""
+    wal, _ = kit.open_wal(disk, size=400)
+    kit.fill(wal, 2, size=40)
+    reader = wal.read_from(kit.START)
+    seen = [int(reader.next_record()[0].key) for _ in range(2)]  # type: ignore[index]
+    following = wal.next_segment
+
+    def append_and_rotate_first(id: int) -> int | None:
+        wal.next_segment = following  # type: ignore[method-assign]
+        wal.append(kit.put(2, 40))
+        wal.append(kit.put(3, 300))
+        return following(id)
+
+    wal.next_segment = append_and_rotate_first  # type: ignore[method-assign]
+    seen += [int(record.key) for record, _ in reader]
+    assert seen == [0, 1, 2, 3]
+    assert wal.current_position().segment_id == 1
+    wal.close()
+
+
+def test_a_rotation_waits_for_the_segment_that_is_being_prepared(tmp_path: Path) -> None:
+    """W-10: at most one is ready; one preparer at a time."""
+    gate = kit.Gate()
+    created: list[str] = []
+
+    class Slow(OsFs):
+        def open(self, path: str, mode: Mode) -> File:
+            if mode == "create" and path.endswith(".wal"):
+                created.append(path[-10:])
+                if path.endswith("000001.wal"):
+                    gate.stop()
+            return super().open(path, mode)
+
+    config = WalConfig(
+        dir=str(tmp_path / "log"), max_segment_size=1 << 20, prepare_ahead=True, fsync_policy=FsyncPolicy.os()
+    )
+    wal, _ = Wal.open(config, fs=Slow())
+    wal.append(Record.put(b"0", bytes(600_000)))
+    gate.wait_reached()
+    rotating = kit.spawn(lambda: wal.append(Record.put(b"1", bytes(600_000))))
+    gate.open()
+    assert rotating.result(kit.WAIT_S) == Position(1, 0)
+    wal.close()
+    assert created[:2] == ["000000.wal", "000001.wal"]
+    assert len(created) == len(set(created))

@@ -178,11 +178,11 @@ def test_a_write_without_progress_is_an_error_and_an_empty_one_is_none(fs: OsFs,
 class RecordingFs(OsFs):
     """Notes directory creation and syncs, relative to `root`."""
 
-    __slots__ = ("calls", "root")
+    __slots__ = ("calls",)
 
     def __init__(self, root: Path) -> None:
         self.calls: list[tuple[str, str]] = []
-        self.root = root
+        self.root = str(root)
 
     def makedirs(self, path: str) -> None:
         self.calls.append(("mkdir", os.path.relpath(path, self.root)))

@@ -243,6 +243,10 @@ class SegmentedLog:
         if data is not None:
             self._secure(data, rewrite)
             self._synced = (data.id, data.logical)
+        for segment in self._segments.values():
+            if segment is not last and (data is None or segment.id > data.id):
+                # Cut to nothing by a process that was killed before it synced that: the bytes must not come back.
+                self._secure(segment, rewrite=False)
         if resume and last is not None and last is data:
             self._resume(data)
         elif resume and last is not None:

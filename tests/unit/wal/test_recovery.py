@@ -560,3 +560,19 @@ def test_compressed_tombstone_and_ttl_records_are_all_recovered(disk: kit.Disk) 
     assert (info.valid_records, kit.records(image)) == (5, kinds)
     image.close()
     wal.close()
+
+
+def test_a_segment_cut_to_nothing_by_a_killed_recovery_does_not_come_back_as_damage() -> None:
+    """W-61, W-62: a cut that was not synced is made durable before records follow behind it."""
+    disk = load(s0=kit.put(0).encode(), s1=b"\x05torn", s2=b"")
+    cut = disk.sim.open(f"{kit.DIR}/000001.wal", "rw")
+    cut.truncate(0)
+    cut.close()
+    killed = disk.killed()
+    wal, _ = kit.open_wal(killed, kit.ALWAYS)
+    wal.append(kit.put(1))
+    again, info = kit.open_wal(killed.power_loss(), kit.ALWAYS, corruption_policy="fail")
+    assert kit.numbers(again) == [0, 1]
+    assert info.holes == []
+    again.close()
+    wal.close()

@@ -27,6 +27,8 @@ import warnings
 from collections.abc import Callable
 from typing import Literal, Protocol
 
+from topics import paths
+
 log = logging.getLogger("topics.fs")
 
 Mode = Literal["r", "rw", "create"]
@@ -135,6 +137,20 @@ def pread_exact(file: File, n: int, offset: int) -> bytes:
     if len(data) != n:
         raise OSError(errno.EIO, f"the file ends {n - len(data)} bytes early")
     return data
+
+
+def replace_file(fs: Fs, path: str, data: bytes) -> None:
+    """Make `path` hold `data`, durably, in one step: temporary file, fsync, rename, directory fsync."""
+    temporary = paths.tmp(path)
+    file = fs.open(temporary, "create")
+    try:
+        pwrite_all(file, data, 0)
+        file.truncate(len(data))
+        file.fsync()
+    finally:
+        close_quietly(file)
+    fs.rename(temporary, path)
+    fs.sync_dir(os.path.dirname(path) or ".")
 
 
 def close_quietly(file: File) -> None:

@@ -19,7 +19,7 @@ from topics.codec import control, frame
 from topics.codec.frame import FrameCodec
 from topics.codec.scan import Place, Scan, zero_tail
 from topics.errors import UnsupportedFormat, WalCorrupt
-from topics.fs import Fs, close_quietly, pread_exact, pwrite_all
+from topics.fs import Fs, close_quietly, pread_exact, pwrite_all, replace_file
 
 _COPY_BYTES = 1 << 20
 
@@ -108,18 +108,7 @@ def read_current(fs: Fs, dir: str) -> int | None:
 
 def write_current(fs: Fs, dir: str, number: int) -> None:
     """Name the active file, atomically and durably, before anything in it is acknowledged [S-86]."""
-    path = f"{dir}/{paths.CURRENT_FILE}"
-    temporary = paths.tmp(path)
-    data = f"{paths.wal_file(number)}\n".encode()
-    file = fs.open(temporary, "create")
-    try:
-        pwrite_all(file, data, 0)
-        file.truncate(len(data))
-        file.fsync()
-    finally:
-        close_quietly(file)
-    fs.rename(temporary, path)
-    fs.sync_dir(dir)
+    replace_file(fs, f"{dir}/{paths.CURRENT_FILE}", f"{paths.wal_file(number)}\n".encode())
 
 
 def _judge(key: str, number: int, view: memoryview, place: Place, start: int) -> WalFile:

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from topics import paths
 from topics.errors import UnsupportedFormat, WalCorrupt
-from topics.fs import Fs, close_quietly, pread_exact, pwrite_all
+from topics.fs import Fs, close_quietly, pread_exact, replace_file
 from topics.wal.core import CoreReport, SegmentedLog, SegmentScan
 
 MISSING_MAX = 100_000
@@ -105,17 +105,7 @@ def _keep_copy(fs: Fs, dir: str, segment: SegmentScan) -> None:
         count += 1
     if count and _content(fs, f"{dir}/{paths.library_cut(segment.id, count - 1)}") == data:
         return
-    target = f"{dir}/{paths.library_cut(segment.id, count)}"
-    temporary = paths.tmp(target)
-    file = fs.open(temporary, "create")
-    try:
-        pwrite_all(file, data, 0)
-        file.truncate(len(data))
-        file.fsync()
-    finally:
-        close_quietly(file)
-    fs.rename(temporary, target)
-    fs.sync_dir(dir)
+    replace_file(fs, f"{dir}/{paths.library_cut(segment.id, count)}", data)
 
 
 def _content(fs: Fs, path: str) -> bytes:

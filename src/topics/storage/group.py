@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET
 
 from topics import paths
 from topics.codec import control, frame
@@ -62,17 +63,86 @@ def read_group(fs: Fs, dir: str, key: str, position: tuple[int, int] = (1, 0)) -
     below = [n for n in numbers if n < position[0]]
     views = {n: _read(fs, f"{dir}/{paths.wal_file(n)}") for n in numbers if n >= position[0]}
     content = [n for n, view in views.items() if zero_tail(view, 0)]
-    prepared = [n for n in views if n not in content]
-    _check_numbers(fs, dir, key, numbers, content, position)
+    judge = _Judge(key, views)
+    judge.numbers(read_current(fs, dir), numbers, content, position)
     files = []
     for n in content:
         place: Place = "last" if n == content[-1] else "inner"
-        start = position[1] if n == position[0] else 0
-        files.append(_judge(key, n, views[n], place, start))
-    for file, following in pairwise(files):
-        if not frame.length_agrees(file.number, file.scan.end, views[following.number]):
-            raise _corrupt(key, file.number, file.scan.end, "shorter than the next file's open mark says [S-68]")
+        files.append(judge.file(n, place, position[1] if n == position[0] else 0))
+    judge.lengths(files, position[0])
+    prepared = [n for n in views if n not in content]
     return Group(key, dir, tuple(files), tuple(prepared), tuple(below))
+
+
+class _Judge:
+    """The verdicts on the files of one group; each refusal tells what lies beyond, for salvage [S-65]."""
+
+    def __init__(self, key: str, views: dict[int, memoryview]) -> None:
+        self._key = key
+        self._views = views
+
+    def numbers(
+        self, current: int | None, numbers: Sequence[int], content: Sequence[int], position: tuple[int, int]
+    ) -> None:
+        """`CURRENT` and the numbers must fit what is there [S-64, S-211]."""
+        if current is not None and current > max(numbers, default=0):
+            raise self._corrupt(current, 0, "CURRENT names a file that is not there [S-64]")
+        for low, high in pairwise(content):
+            if high != low + 1:
+                raise self._corrupt(low + 1, 0, "missing between two files with content [S-64]")
+        file_no, offset = position
+        if offset and (file_no not in content or len(self._views[file_no]) < offset):
+            raise self._corrupt(file_no, offset, "the file of the replay position does not reach it [S-211]")
+
+    def file(self, number: int, place: Place, start: int) -> WalFile:
+        """One file, by 06 §5 and its own open mark [S-135]."""
+        view = self._views[number]
+        scan = FrameCodec().scan(view, start, place)
+        if scan.verdict == "format":
+            name = paths.wal_file(number)
+            raise UnsupportedFormat(f"WAL group {self._key!r}, {name}, {scan.detail}: written by a newer version")
+        if scan.verdict == "corrupt":
+            raise self._corrupt(number, scan.end, scan.detail)
+        mark = self._open_mark(number, view)
+        # Behind the first bad byte, not behind the cut: an unfinished submission in front of it is no island.
+        behind = frame.scan_frames(view, start).stop + 1 if scan.verdict == "torn" else len(view)
+        islands = behind < len(view) and bool(len(frame.resync(view, behind)))
+        return WalFile(number, len(view), place, start, scan, islands, mark)
+
+    def _open_mark(self, number: int, view: memoryview) -> control.OpenMark | None:
+        """The open mark, which must belong to this place; `None` where salvage put a Pad over it."""
+        try:
+            first = frame.decode(view)
+            mark = control.decode_body(first.type, first.data) if first.type == control.MARK else None
+        except ValueError:
+            return None
+        if not isinstance(mark, control.OpenMark):
+            return None
+        shard = paths.parse_shard_dir(self._key) if self._key else 0
+        if mark.file != number or mark.shard != shard or (not self._key and mark.shards != 1):
+            said = f"file {mark.file} of shard {mark.shard} of {mark.shards}"
+            raise self._corrupt(number, 0, f"it is {said} by its own open mark [S-135]")
+        return mark
+
+    def lengths(self, files: Sequence[WalFile], first_needed: int) -> None:
+        """Every file is as long as the next one's open mark says, where that is readable [S-68]."""
+        judged = {file.number: file for file in files}
+        for file in files:
+            prev = file.mark.prev if file.mark is not None else UNSET
+            if isinstance(prev, tuple) and prev[0] >= first_needed and prev[0] < file.number:
+                end = judged[prev[0]].scan.end if prev[0] in judged else 0
+                if end != prev[1]:
+                    raise self._corrupt(prev[0], end, f"{prev[1]} bytes long by the next file's open mark [S-68]")
+
+    def _corrupt(self, number: int, offset: int, reason: str) -> WalCorrupt:
+        beyond = [frame.resync(view, offset if n == number else 0) for n, view in self._views.items() if n >= number]
+        topics = sorted({int(topic) for rows in beyond for topic in rows["topic_id"]})[:20]
+        count = sum(len(rows) for rows in beyond)
+        return WalCorrupt(
+            f"WAL group {self._key!r}, {paths.wal_file(number)}, offset {offset}: {reason}; "
+            f"{count} valid frames of topics {topics} lie at or behind it; "
+            "nothing was changed; `topics doctor --salvage` is the way on"
+        )
 
 
 def _read(fs: Fs, path: str) -> memoryview:
@@ -81,20 +151,6 @@ def _read(fs: Fs, path: str) -> memoryview:
         return memoryview(pread_exact(file, file.size(), 0))
     finally:
         close_quietly(file)
-
-
-def _check_numbers(
-    fs: Fs, dir: str, key: str, numbers: Sequence[int], content: Sequence[int], position: tuple[int, int]
-) -> None:
-    """`CURRENT` and the numbers must fit what is there [S-64, S-211]."""
-    current = read_current(fs, dir)
-    if current is not None and current > max(numbers, default=0):
-        raise _corrupt(key, current, 0, "CURRENT names a file that is not there [S-64]")
-    for low, high in pairwise(content):
-        if high != low + 1:
-            raise _corrupt(key, low + 1, 0, "missing between two files with content [S-64]")
-    if position[1] and position[0] not in numbers:
-        raise _corrupt(key, position[0], position[1], "the file of the replay position is missing [S-211]")
 
 
 def read_current(fs: Fs, dir: str) -> int | None:
@@ -109,39 +165,6 @@ def read_current(fs: Fs, dir: str) -> int | None:
 def write_current(fs: Fs, dir: str, number: int) -> None:
     """Name the active file, atomically and durably, before anything in it is acknowledged [S-86]."""
     replace_file(fs, f"{dir}/{paths.CURRENT_FILE}", f"{paths.wal_file(number)}\n".encode())
-
-
-def _judge(key: str, number: int, view: memoryview, place: Place, start: int) -> WalFile:
-    scan = FrameCodec().scan(view, start, place)
-    if scan.verdict == "format":
-        raise UnsupportedFormat(
-            f"WAL group {key!r}, {paths.wal_file(number)}, {scan.detail}: written by a newer version"
-        )
-    if scan.verdict == "corrupt":
-        raise _corrupt(key, number, scan.end, scan.detail)
-    islands = scan.verdict == "torn" and bool(len(frame.resync(view, scan.end + 1)))
-    return WalFile(number, len(view), place, start, scan, islands, _open_mark(key, number, view))
-
-
-def _open_mark(key: str, number: int, view: memoryview) -> control.OpenMark | None:
-    """The open mark, which must belong to this place [S-135]; `None` where salvage put a Pad over it."""
-    try:
-        first = frame.decode(view)
-        mark = control.decode_body(first.type, first.data) if first.type == control.MARK else None
-    except ValueError:
-        return None
-    if not isinstance(mark, control.OpenMark):
-        return None
-    if mark.file != number:
-        raise _corrupt(key, number, 0, f"it is file {mark.file} by its own open mark [S-135]")
-    return mark
-
-
-def _corrupt(key: str, number: int, offset: int, reason: str) -> WalCorrupt:
-    return WalCorrupt(
-        f"WAL group {key!r}, {paths.wal_file(number)}, offset {offset}: {reason}; "
-        "nothing was changed; `topics doctor --salvage` is the way on"
-    )
 
 
 def replay(fs: Fs, group: Group, file: WalFile) -> tuple[memoryview, npt.NDArray[np.void]]:

@@ -66,6 +66,8 @@ class LockedOwner:
         self._depth = 0
         self._soon: deque[Callable[[], None]] = deque()
         self._lanes: dict[str, ThreadPoolExecutor] = {}
+        self._outstanding = 0
+        self._idle = threading.Condition()
 
     def __enter__(self) -> LockedOwner:
         self._lock.acquire()
@@ -87,19 +89,27 @@ class LockedOwner:
         pool = self._lanes.get(lane)
         if pool is None:
             pool = self._lanes[lane] = ThreadPoolExecutor(1, thread_name_prefix=f"topics-{lane}")
+        with self._idle:
+            self._outstanding += 1
         pool.submit(self._carry_out, work, done)
 
     def _carry_out(self, work: Work, done: Done) -> None:
+        outcome: BaseException | None = None
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - an outcome like any other: the owner judges it
-            outcome: Exception | None = error
-        else:
-            outcome = None
-        with self:
-            done(outcome)
+        except BaseException as error:  # noqa: BLE001 - a helper that dies is an outcome too: nobody may wait for ever
+            outcome = error
+        try:
+            with self:
+                done(outcome)
+        finally:
+            with self._idle:
+                self._outstanding -= 1
+                self._idle.notify_all()
 
     def close(self) -> None:
-        """Wait for the helpers; call it without being the owner."""
+        """Wait for the helpers and for what their reports start; call it without being the owner."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._outstanding)
         for pool in self._lanes.values():
             pool.shutdown()

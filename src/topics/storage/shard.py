@@ -137,6 +137,8 @@ class Shard:
         self._marked = True
         """A `sync` mark, or nothing at all, is the last thing written."""
         self._closing = False
+        self._finishing = False
+        """Completions are being called: what they submit is written behind them, not among them."""
 
     # -- taking submissions ------------------------------------------------------------------------------------------
 
@@ -148,7 +150,7 @@ class Shard:
         self._queued_frames += count
         self._pending_bytes += len(frames)
         self.counters.queue_peak = max(self.counters.queue_peak, self.depth)
-        if len(self._buffer) >= FLUSH_BYTES or self._queued_frames >= FLUSH_FRAMES:
+        if not self._finishing and (len(self._buffer) >= FLUSH_BYTES or self._queued_frames >= FLUSH_FRAMES):
             self.flush()
         else:
             self._schedule_flush()
@@ -163,12 +165,16 @@ class Shard:
             raise WalClosed(f"shard {self.key!r} is closing")
         if self.state == "read_only":
             raise ShardReadOnly(f"shard {self.key!r} takes no more writes in this run: {self.reason}")
-        if self.state == "full" and not (control and self._started and self.log.fits(len(self._buffer) + size)):
+        if self.state == "full" and not (control and self._has_room(len(self._buffer) + size)):
             raise StorageFull(f"shard {self.key!r} has no space: {self.reason}")
         crowded = self.depth >= SUBMISSIONS_MAX or self._pending_bytes + size > PENDING_BYTES_MAX
         if crowded and self.depth:
             self.counters.refused += 1
             raise WalFull(f"shard {self.key!r} has {self.depth} submissions waiting")
+
+    def _has_room(self, size: int) -> bool:
+        # A helper may have latched the log and not reported it yet.
+        return self._started and self.log.failed is None and self.log.fits(size)
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -183,7 +189,7 @@ class Shard:
 
     def flush(self) -> None:
         """Write what has gathered, unless a file is being opened or rotated; then it goes on gathering."""
-        if not self._queue or self._busy or self.state == "read_only":
+        if not self._queue or self._busy or self.state == "read_only" or self.log.failed is not None:
             return
         if not self._started:
             self._aside("opening", self._open_first)
@@ -216,11 +222,12 @@ class Shard:
 
     def _back_from_aside(self, error: BaseException | None) -> None:
         self._busy = None
-        if error is None:
-            self._finish_synced()
-            self.flush()
-        else:
-            self._fail(error)
+        if error is not None or self.log.failed is not None:
+            self._fail(error or WalError(self.log.failed))
+        self._finish_synced()
+        self.flush()
+        if self._waiting:
+            self.sync()
 
     def _write(self) -> None:
         log = self.log
@@ -230,7 +237,13 @@ class Shard:
             frame.set_synced_prefix(buffer)
         self._buffer, self._queue, self._queued_frames = bytearray(), [], 0
         try:
-            file_no, offset = log.write((buffer,))
+            file_no, offset = log.write((buffer,), take_back=False)
+        except OSError as error:
+            # Bound now: the cut runs when this handler is long over.
+            failed = error
+            self._queue = queue
+            self._aside("cutting", lambda: log.take_back(failed))
+            return
         except WalError as error:
             self._queue = queue
             self._fail(error)
@@ -240,6 +253,7 @@ class Shard:
             self._dirty_since_ns = self._clock.monotonic_ns()
         self.counters.batches += 1
         self.counters.bytes_written += len(buffer)
+        finished: list[tuple[Submission, Lsn]] = []
         for submission in queue:
             self.counters.frames += submission.frames
             lsn = Lsn(file_no, offset)
@@ -247,14 +261,18 @@ class Shard:
             if submission.durable:
                 self._waiting.append(((file_no, offset), lsn, submission))
             else:
-                self._finish(submission, lsn)
+                finished.append((submission, lsn))
+        for submission, lsn in finished:
+            self._finish(submission, lsn)
         self._prepare_ahead()
         if self._waiting:
             self.sync()
 
     def _prepare_ahead(self) -> None:
         """When the file is half full a helper makes the next one, under its final name [S-84]."""
-        if self._preparing or self.log.has_ready() or self.log.fits(self.log.max_segment_size // 2):
+        if self._preparing or self.log.failed is not None or self.log.has_ready():
+            return
+        if self.log.fits(self.log.max_segment_size // 2):
             return
         self._preparing = True
         self._owner.aside("wal-helper", self.log.prepare_next, self._prepared)
@@ -274,6 +292,7 @@ class Shard:
         if self._syncing or self._busy or self.state == "read_only" or not self._started:
             return
         if self.log.synced() >= self.log.position():
+            self._dirty_since_ns = None
             self._finish_synced()
             return
         self._syncing = True
@@ -300,11 +319,13 @@ class Shard:
 
     def tick(self) -> None:
         """What is due by the clock: background sync [S-76], the sync mark [S-25], the probe of a full shard [S-80]."""
+        if self._closing or self.log.failed is not None:
+            return
         now = self._clock.monotonic_ns()
         if self.state == "full" and now - self._probed_at_ns >= PROBE_EVERY_NS:
             self._probed_at_ns = now
             self.probe()
-        if self.state != "ok" or not self._started or self._busy:
+        if self.state == "read_only" or self.log.failed is not None or not self._started or self._busy:
             return
         bound = min(max(BACKGROUND_MIN_NS, 4 * self._sync_ewma_ns), BACKGROUND_MAX_NS)
         if self._dirty_since_ns is not None and now - self._dirty_since_ns >= bound:
@@ -332,11 +353,8 @@ class Shard:
 
         `batch` says that the queue is what failed, not what stood behind it.
         """
-        if isinstance(error, WriteFailed) and error.full:
-            self.state = "full"
-            self._probed_at_ns = self._clock.monotonic_ns()
-        elif isinstance(error, WriteFailed) and self.log.failed is None:
-            # The next file could not be made, for another reason than space; what is active keeps its room.
+        if isinstance(error, WriteFailed) and self.log.failed is None and self.state != "read_only":
+            # No space, or the next file could not be made for another reason; what is active keeps its room.
             self.state = "full"
             self._probed_at_ns = self._clock.monotonic_ns()
         else:
@@ -359,23 +377,30 @@ class Shard:
 
     def _finish(self, submission: Submission, outcome: Lsn | TopicsError) -> None:
         self._pending_bytes -= submission.size
-        submission.done(outcome)
+        nested, self._finishing = self._finishing, True
+        try:
+            submission.done(outcome)
+        finally:
+            self._finishing = nested
 
     def probe(self) -> None:
         """See whether the next file could be made now; then the shard takes writes again [S-80]."""
         if self.state != "full" or self._busy or self._preparing:
             return
-        try:
-            if self._started:
-                self.log.prepare_next()
-        except WriteFailed as error:
+        self._preparing = True
+        first = None if self._started else self._first_file
+        self._owner.aside("wal-helper", lambda: self.log.prepare_next(id=first), self._probed)
+
+    def _probed(self, error: BaseException | None) -> None:
+        self._preparing = False
+        if error is None and self.log.failed is None:
+            self.state = "ok"
+            self.reason = ""
+            self.flush()
+        elif self.log.failed is not None:
+            self._fail(error or WalError(self.log.failed), batch=False)
+        else:
             self.reason = str(error)
-            return
-        except WalError as error:
-            self._fail(error)
-            return
-        self.state = "ok"
-        self.reason = ""
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
@@ -392,7 +417,14 @@ class Shard:
         self._queue = []
         for submission in left:
             self._finish(submission, WalClosed(f"shard {self.key!r} was closed"))
-        return self.log.close() if self._started else True
+        durable = False
+        try:
+            durable = self.log.close()
+        finally:
+            if not durable:
+                self.state = "read_only"
+                self.reason = self.reason or self.log.failed or "closing failed"
+        return durable
 
 
 class _Observer:

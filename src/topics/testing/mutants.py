@@ -67,7 +67,7 @@ class _WithoutDirSync:
 
 
 def _not_cut_back(right: Any) -> Any:
-    def wrong(self: SegmentedLog, active: Any, file: Any, error: OSError) -> None:
+    def wrong(self: SegmentedLog, error: OSError) -> None:
         raise WriteFailed(str(error), full=True) from error
 
     return wrong
@@ -190,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("append acknowledges without a sync", SegmentedLog, "sync_to", _nothing),
     Mutant("rotation does not sync the old segment", SegmentedLog, "rotate", _rotation_unsynced),
     Mutant("a new segment's directory entry is not synced", SegmentedLog, "_reserve", _creation_unsynced),
-    Mutant("the remains of a failed write are not cut back", SegmentedLog, "_take_back", _not_cut_back),
+    Mutant("the remains of a failed write are not cut back", SegmentedLog, "take_back", _not_cut_back),
     Mutant("a short write is taken for a whole one", core, "pwrite_all", _short_write_taken_for_whole),
     Mutant("a failed sync does not latch the log", SegmentedLog, "_latch", _nothing),
     Mutant("recovery does not check checksums", record, "walk", _checksum_ignored),

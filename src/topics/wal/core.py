@@ -297,10 +297,11 @@ class SegmentedLog:
         active = self._writable()
         return active.logical + (0 if active.logical else len(active.preamble)) + n <= self.max_segment_size
 
-    def write(self, parts: Sequence[Bytes]) -> tuple[int, int]:
+    def write(self, parts: Sequence[Bytes], *, take_back: bool = True) -> tuple[int, int]:
         """Append the concatenation at the logical end; the segment and offset it went to.
 
-        The first write of a segment carries the codec's preamble in front of it.
+        The first write of a segment carries the codec's preamble in front of it. Without `take_back` a failed write
+        raises the system's error, and the caller must have it taken back before anything else is written.
         """
         active = self._writable()
         offset = start = active.logical
@@ -315,15 +316,21 @@ class SegmentedLog:
             if n != len(data):
                 pwrite_all(file, memoryview(data)[max(n, 0) :], offset + max(n, 0))
         except OSError as error:
-            self._take_back(active, file, error)
+            if not take_back:
+                raise
+            self.take_back(error)
         active.logical = offset + len(data)
         self.fs.point("wal.after_write")
         if not offset:
             self._archive()
         return active.id, start
 
-    def _take_back(self, active: Segment, file: File, error: OSError) -> None:
-        """Cut the remains of a failed write; whole remains could later be read as records (07 §1.4)."""
+    def take_back(self, error: OSError) -> None:
+        """Cut the remains of a failed write, which could be read as records, and raise `WriteFailed` (07 §1.4)."""
+        active = self._active
+        assert active is not None
+        file = active.file
+        assert file is not None
         with self._sync_lock:
             try:
                 file.truncate(active.logical)

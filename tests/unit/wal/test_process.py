@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -78,42 +77,38 @@ def test_a_forked_child_can_neither_use_nor_harm_the_log(tmp_path: Path) -> None
     wal.close()
 
 
-def test_an_interrupted_leader_leaves_nobody_waiting(disk: kit.Disk) -> None:
+@pytest.mark.parametrize("gathered", [False, True])
+def test_an_interrupted_leader_leaves_nobody_waiting(disk: kit.Disk, gathered: bool) -> None:
     """W-52: a signal may strike whoever leads a round; the others' records become durable all the same."""
-    gate = kit.Gate()
-    armed = [True]
-
-    def hook(op: str, path: str) -> None:
-        if op == "fdatasync" and armed[0]:
-            armed[0] = False
-            gate.stop()
-
-    wal, _ = kit.open_wal(disk, kit.ALWAYS, fs=kit.hooked(disk, hook))
-    first = kit.spawn(lambda: wal.append(kit.put(0)))
-    gate.wait_reached()
-    joined = threading.Event()
+    wal, _ = kit.open_wal(disk, kit.ALWAYS)
     rounds = wal._log._rounds
-    join = rounds.join
+    gather, join, followers = rounds.gather, rounds.join, threading.Semaphore(0)
+    leading, interrupt = threading.Event(), threading.Event()
+
+    def interrupted(round: Round, last_sync_ns: int) -> None:
+        rounds.gather = gather  # type: ignore[method-assign]
+        leading.set()
+        assert interrupt.wait(kit.WAIT_S)
+        if gathered:
+            gather(round, last_sync_ns)
+        raise KeyboardInterrupt
 
     def join_and_tell() -> Round | None:
-        joined.set()
+        followers.release()
         return join()
 
-    def interrupt() -> None:
-        joined.wait(kit.WAIT_S)
-        os.kill(os.getpid(), signal.SIGINT)
-
+    rounds.gather = interrupted  # type: ignore[method-assign]
+    leader = kit.spawn(lambda: wal.append(kit.put(0)))
+    assert leading.wait(kit.WAIT_S)
     rounds.join = join_and_tell  # type: ignore[method-assign]
-    killer = kit.spawn(interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            wal.append(kit.put(1))
-    finally:
-        rounds.join = join  # type: ignore[method-assign]
-        gate.open()
-    kit.finish([first, killer])
-    assert wal.append(kit.put(2)) > Position(0, 0)
-    assert set(kit.numbers(wal)) >= {0, 2}
+    others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 4)]
+    for _ in others:
+        assert followers.acquire(timeout=kit.WAIT_S)
+    interrupt.set()
+    with pytest.raises(KeyboardInterrupt):
+        leader.result(kit.WAIT_S)
+    assert len(set(kit.finish(others))) == 3
+    assert wal._log.synced() == wal._log.position()
     wal.close()
 
 

@@ -1,0 +1,345 @@
+"""The owner: what is put off runs in order, what is sent aside reports to it, threads share it (00 A-1, 06 §6.3)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.unit.storage import kit
+from tests.unit.wal.kit import WAIT_S, Gate, HookFs, finish, spawn
+from topics.clock import SystemClock
+from topics.errors import TopicsError, WalClosed
+from topics.fs import Fs, OsFs
+from topics.storage import group as groups
+from topics.storage.owner import InlineOwner, LockedOwner
+from topics.storage.shard import Lsn, Shard
+
+THREADS, EACH = 16, 50
+
+
+def test_what_is_put_off_runs_in_order() -> None:
+    """A-1: after what the owner is doing now."""
+    owner, seen = InlineOwner(), []
+    for n in range(3):
+        owner.soon(lambda n=n: seen.append(n))
+    assert seen == []
+    owner.run()
+    assert seen == [0, 1, 2]
+
+
+def test_what_is_put_off_meanwhile_runs_too() -> None:
+    """A-1: `run` ends when nothing is left."""
+    owner, seen = InlineOwner(), []
+    owner.soon(lambda: owner.soon(lambda: seen.append("later")))
+    owner.soon(lambda: seen.append("now"))
+    owner.run()
+    assert seen == ["now", "later"]
+
+
+def test_work_aside_runs_at_once_and_its_report_later() -> None:
+    """A-1: completions are put off behind what was put off before."""
+    owner = InlineOwner()
+    seen: list[object] = []
+    owner.soon(lambda: seen.append("before"))
+    owner.aside("lane", lambda: seen.append("work"), seen.append)
+    owner.soon(lambda: seen.append("after"))
+    assert seen == ["work"]
+    owner.run()
+    assert seen == ["work", "before", None, "after"]
+
+
+def test_an_error_of_the_work_is_its_report() -> None:
+    """A-1: the owner judges it."""
+    owner = InlineOwner()
+    seen: list[BaseException | None] = []
+    error = OSError(5, "no")
+
+    def work() -> None:
+        raise error
+
+    owner.aside("lane", work, seen.append)
+    owner.run()
+    assert seen == [error]
+
+
+@pytest.fixture
+def owner() -> Iterator[LockedOwner]:
+    owner = LockedOwner()
+    yield owner
+    owner.close()
+
+
+def held_elsewhere(owner: LockedOwner) -> bool:
+    """Whether another thread could not become the owner now."""
+
+    def attempt() -> bool:
+        got = owner._lock.acquire(blocking=False)
+        if got:
+            owner._lock.release()
+        return not got
+
+    return finish([spawn(attempt)])[0]
+
+
+def test_leaving_does_what_was_put_off_first(owner: LockedOwner) -> None:
+    """A-1: still as the owner, in order."""
+    seen: list[object] = []
+    with owner:
+        owner.soon(lambda: seen.append(held_elsewhere(owner)))
+        owner.soon(lambda: owner.soon(lambda: seen.append("last")))
+        assert seen == []
+    assert seen == [True, "last"]
+    assert not held_elsewhere(owner)
+
+
+def test_only_the_outermost_leaving_does_it(owner: LockedOwner) -> None:
+    """A-1: what the owner is doing now includes what called it."""
+    seen: list[str] = []
+    with owner:
+        with owner:
+            owner.soon(lambda: seen.append("soon"))
+        assert seen == []
+    assert seen == ["soon"]
+
+
+def test_an_error_in_what_was_put_off_gives_the_lock_back(owner: LockedOwner) -> None:
+    """A-1: and what stood behind it runs at the next leaving."""
+    seen: list[str] = []
+
+    def fails() -> None:
+        raise KeyError("bug")
+
+    with pytest.raises(KeyError), owner:
+        owner.soon(fails)
+        owner.soon(lambda: seen.append("behind"))
+    assert not held_elsewhere(owner)
+    with owner:
+        pass
+    assert seen == ["behind"]
+
+
+def test_a_report_comes_while_holding_the_lock(owner: LockedOwner) -> None:
+    """A-1: a shard's completion takes the lock to publish; work runs without it."""
+    seen: list[object] = []
+    done = threading.Event()
+
+    def report(error: BaseException | None) -> None:
+        seen.append(held_elsewhere(owner))
+        owner.soon(done.set)
+
+    with owner:
+        owner.aside("lane", lambda: seen.append(threading.current_thread().name), report)
+    assert done.wait(WAIT_S)
+    assert str(seen[0]).startswith("topics-lane")
+    assert seen[1] is True
+
+
+def test_work_of_a_lane_runs_one_after_another(owner: LockedOwner) -> None:
+    """06 §6.2: one sync thread per shard; the report of a piece comes before the next piece begins."""
+    seen: list[int] = []
+    last = threading.Event()
+    with owner:
+        for n in range(20):
+            owner.aside("lane", lambda n=n: seen.append(n), lambda error, n=n: seen.append(n))
+        owner.aside("lane", lambda: None, lambda error: last.set())
+    assert last.wait(WAIT_S)
+    assert seen == [n for n in range(20) for _ in range(2)]
+
+
+def test_lanes_do_not_wait_for_each_other(owner: LockedOwner) -> None:
+    """06 §6.2: a helper that is stuck keeps no other shard's sync."""
+    gate, done = Gate(), threading.Event()
+    with owner:
+        owner.aside("stuck", gate.stop, lambda error: None)
+        owner.aside("other", lambda: None, lambda error: done.set())
+    assert done.wait(WAIT_S)
+    gate.open()
+
+
+class Died(BaseException):
+    """What ends a thread: `SystemExit` and its kin are no `Exception`s."""
+
+
+@pytest.mark.parametrize("error", [OSError(5, "no"), ValueError("bug"), Died("gone")], ids=["OSError", "bug", "death"])
+def test_whatever_ends_the_work_is_reported(owner: LockedOwner, error: BaseException) -> None:
+    """S-73: no ticket may be left unresolved, also when a sync thread dies."""
+    seen: list[BaseException | None] = []
+    reported = threading.Event()
+
+    def work() -> None:
+        raise error
+
+    def report(outcome: BaseException | None) -> None:
+        seen.append(outcome)
+        reported.set()
+
+    with owner:
+        owner.aside("lane", work, report)
+    owner.close()
+    assert reported.is_set()
+    assert seen == [error]
+
+
+def test_close_waits_for_the_helpers() -> None:
+    """S-73: their reports have been made when it returns."""
+    owner, gate = LockedOwner(), Gate()
+    seen: list[str] = []
+    with owner:
+        owner.aside("lane", gate.stop, lambda error: seen.append("reported"))
+    closing = spawn(lambda: (owner.close(), list(seen))[1])
+    gate.wait_reached()
+    assert not closing.done()
+    gate.open()
+    assert finish([closing]) == [["reported"]]
+
+
+def test_close_waits_for_what_the_reports_start() -> None:
+    """S-73: a report that sends more aside, as a sync does for those who gathered meanwhile, loses nothing."""
+    owner, gate = LockedOwner(), Gate()
+    seen: list[str] = []
+
+    def report(error: BaseException | None) -> None:
+        owner.aside("lane", lambda: seen.append("second"), lambda error: seen.append("reported"))
+
+    with owner:
+        owner.aside("lane", gate.stop, report)
+    closing = spawn(owner.close)
+    gate.wait_reached()
+    gate.open()
+    finish([closing])
+    assert seen == ["second", "reported"]
+
+
+class Embedded:
+    """A shard on the real disk, used by many threads."""
+
+    def __init__(self, dir: Path, fs: Fs | None = None, file_bytes: int = 1 << 16) -> None:
+        self.dir = f"{dir}/wal"
+        self.fs: Fs = OsFs() if fs is None else fs
+        self.on_wait = self.on_finish = lambda: None
+        self.fs.makedirs(self.dir)
+        self.owner = LockedOwner()
+        self.shard = Shard(
+            self.fs, groups.read_group(self.fs, self.dir, ""), owner=self.owner, clock=SystemClock(), run=1,
+            boot="boot", shard=0, shards=1, file_bytes=file_bytes,
+        )  # fmt: skip
+        self.held: list[bool] = []
+        self.seq = 0
+
+    def write(self, *, durable: bool = True) -> int:
+        """Submit one record and wait for its outcome without the lock; its seq."""
+        done = threading.Event()
+        outcome: list[Lsn | TopicsError] = []
+
+        def finished(result: Lsn | TopicsError) -> None:
+            self.held.append(self.owner._lock._is_owned())
+            outcome.append(result)
+            self.on_finish()
+            done.set()
+
+        with self.owner:
+            self.seq += 1
+            seq = self.seq
+            self.shard.submit(kit.append(seq, durable=durable), 1, finished, durable=durable)
+        self.on_wait()
+        assert done.wait(WAIT_S), "never finished"
+        (result,) = outcome
+        if isinstance(result, TopicsError):
+            raise result
+        return seq
+
+    def close(self) -> None:
+        """Wait for what runs aside, then close."""
+        self.owner.close()
+        with self.owner:
+            assert self.shard.close()
+
+    def recovered(self) -> list[int]:
+        group = groups.read_group(self.fs, self.dir, "")
+        rows = [groups.replay(self.fs, group, file)[1] for file in group.files]
+        return [seq for found in rows for seq in found["seq"][found["type"] == 1].tolist()]
+
+
+class Patience:
+    """Keeps a sync from ending before every thread that is still at work waits for one."""
+
+    def __init__(self, threads: int) -> None:
+        self._running = threads
+        self._changed = threading.Condition()
+
+    def change(self, by: int) -> None:
+        """So many threads more are on their way to a submission."""
+        with self._changed:
+            self._running += by
+            self._changed.notify_all()
+
+    def hook(self, op: str, path: str) -> None:
+        if op == "fdatasync":
+            with self._changed:
+                assert self._changed.wait_for(lambda: self._running == 0, WAIT_S), "somebody never came"
+
+
+def test_threads_share_their_syncs(tmp_path: Path) -> None:
+    """S-74, 06 §6.3: callers that arrive while a sync runs share the next one; each is synced and finished once."""
+    patience = Patience(THREADS)
+    embedded = Embedded(tmp_path, cast(Fs, HookFs(OsFs(), patience.hook)), file_bytes=1 << 20)
+    embedded.on_wait, embedded.on_finish = lambda: patience.change(-1), lambda: patience.change(1)
+
+    def work() -> list[int]:
+        written = [embedded.write() for _ in range(EACH)]
+        patience.change(-1)
+        return written
+
+    written = [seq for seqs in finish([spawn(work) for _ in range(THREADS)]) for seq in seqs]
+    assert sorted(written) == list(range(1, THREADS * EACH + 1))
+    assert THREADS * EACH / embedded.shard.counters.fsyncs > 1.5
+    assert all(embedded.held)
+    embedded.close()
+    assert embedded.recovered() == list(range(1, THREADS * EACH + 1))
+
+
+def test_threads_and_rotations(tmp_path: Path) -> None:
+    """S-85: files change under the writers; order and completeness stay."""
+    embedded = Embedded(tmp_path, file_bytes=4096)
+    finish([spawn(lambda n=n: [embedded.write(durable=n % 2 == 0) for _ in range(EACH)]) for n in range(8)])
+    assert embedded.shard.counters.rotations > 3
+    embedded.close()
+    assert embedded.recovered() == list(range(1, 8 * EACH + 1))
+
+
+def test_a_lone_writer_syncs_at_once(tmp_path: Path) -> None:
+    """S-75: no timer; nothing ticks here, and the write is answered."""
+    embedded = Embedded(tmp_path)
+    for _ in range(5):
+        embedded.write()
+    assert embedded.shard.counters.fsyncs == 5
+    embedded.close()
+
+
+def test_a_failed_helper_fails_everyone_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-73, S-78: the error of the sync thread reaches every waiting thread; none hangs."""
+    embedded = Embedded(tmp_path)
+    embedded.write()
+
+    def fails(position: tuple[int, int]) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(embedded.shard.log, "sync_to", fails)
+    outcomes = [spawn(embedded.write) for _ in range(8)]
+    for outcome in outcomes:
+        assert isinstance(outcome.exception(WAIT_S), TopicsError)
+    assert embedded.shard.state == "read_only"
+    embedded.owner.close()
+
+
+def test_a_closed_shard_refuses_every_thread(tmp_path: Path) -> None:
+    """S-73."""
+    embedded = Embedded(tmp_path)
+    embedded.write()
+    embedded.close()
+    for outcome in [spawn(embedded.write) for _ in range(4)]:
+        assert isinstance(outcome.exception(WAIT_S), WalClosed)

@@ -207,7 +207,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("recovery skips a bad record and goes on", record.RecordCodec, "scan", _first_bad_record_skipped),
     Mutant("cut bytes are not kept", recovery, "_keep_copy", _nothing),
     Mutant("holes are not told", recovery, "summarise", _holes_untold),
-    Mutant("a few zeros are taken for prepared space", record, "zero_tail", _zeros_taken_for_prepared_space),
+    Mutant("a few zeros are taken for prepared space", core, "zero_tail", _zeros_taken_for_prepared_space),
     Mutant("compressed values come back empty", record, "_decompress", _values_lost),
     Mutant("finalize cuts one byte too many", SegmentedLog, "_finalize", _finalized_short),
     Mutant("deletion takes the cutoff segment too", SegmentedLog, "delete_before", _cutoff_deleted_too),

@@ -55,10 +55,10 @@ def test_a_violation_makes_the_command_fail_and_names_its_seed(tmp_path: Path) -
         "from topics.testing import commands, mutants\n"
         "bug = next(m for m in mutants.MUTANTS if m.name == 'append acknowledges without a sync')\n"
         "with mutants.applied(bug):\n"
-        "    raise SystemExit(commands.main(['crash', '--quick', '--jobs', '1']))\n"
+        "    raise SystemExit(commands.main(['crash', '--quick', '--jobs', '1', '--subject', 'wal']))\n"
     )
-    done = subprocess.run([sys.executable, str(broken)], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, str(broken)], capture_output=True, text=True, check=False, timeout=120)
     report = json.loads(done.stdout)
     assert done.returncode == 1
     assert report["violations"] > 0
-    assert report["first"][0].startswith("seed ")
+    assert report["first"][0].startswith("wal: seed ")

@@ -130,6 +130,7 @@ class Shard:
         """What runs aside and keeps the buffer from being written: opening, rotating."""
         self._preparing = False
         self._syncing = False
+        self._sync_target = (0, 0)
         self._dirty_since_ns: int | None = None
         self._synced_at_ns = 0
         self._sync_ewma_ns = 0
@@ -297,7 +298,7 @@ class Shard:
             return
         self._syncing = True
         self._dirty_since_ns = None
-        position = self.log.position()
+        position = self._sync_target = self.log.position()
         self._owner.aside(self._lane, lambda: self.log.sync_to(position), self._synced)
 
     def _synced(self, error: BaseException | None) -> None:
@@ -305,6 +306,7 @@ class Shard:
         if error is not None:
             self._fail(error, batch=False)
             return
+        assert self.log.synced() >= self._sync_target, "a sync that covers nothing would be asked for again and again"
         self._finish_synced()
         if self._queue:
             self._schedule_flush()

@@ -350,6 +350,13 @@ class SegmentedLog:
     def sync_to(self, position: tuple[int, int]) -> None:
         """Return when everything below `position` is durable; concurrent callers share one sync."""
         while self._synced < position:
+            if self._rounds.idle() and self._sync_lock.acquire(blocking=False):
+                # Nobody to share with: the usual case of a lone writer.
+                try:
+                    self._sync_active(self._writable())
+                finally:
+                    self._sync_lock.release()
+                continue
             round = self._rounds.join()
             if round is None:
                 continue

@@ -34,6 +34,10 @@ class Rounds:
         self._wanted = 0
         self._full: threading.Lock | None = None
 
+    def idle(self) -> bool:
+        """Whether nobody gathers at this moment."""
+        return self._gathering is None
+
     def join(self) -> Round | None:
         """A round makes the caller its leader, who must `end` it; `None` says that it has been waited for."""
         done = threading.Lock()

@@ -97,6 +97,7 @@ def test_an_interrupted_leader_leaves_nobody_waiting(disk: kit.Disk, gathered: b
         followers.release()
         return join()
 
+    rounds.idle = lambda: False  # type: ignore[method-assign]
     rounds.gather = interrupted  # type: ignore[method-assign]
     leader = kit.spawn(lambda: wal.append(kit.put(0)))
     assert leading.wait(kit.WAIT_S)

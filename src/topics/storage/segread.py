@@ -1,0 +1,279 @@
+"""Reading the segments of one topic (06 §10, §11): entries, frames and tags, each verified before it is believed.
+
+    entries   a sealed segment's `.idx` through `MapCache`, its footer verified when it is brought in [S-150]; one that
+              fails is made from `.data` in memory, and noted in `damaged` for the next cycle to bring to disk
+    frames    mapped where possible, else by pread; checksum, seq and length must be right, twice wrong is unreadable
+    tags      the sidecar, made anew where it is missing or damaged [S-187]
+
+Pending marks are applied to every buffer that is brought in. Used by the topic's owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.codec import segment as codec
+from topics.codec.frame import Buffer, NotAFrame
+from topics.codec.segment import DataFrame
+from topics.codec.sidecar import NotASidecar
+from topics.errors import UnsupportedFormat
+from topics.fs import File, close_quietly, pread_all
+from topics.storage import tags
+from topics.storage.descriptor import Segment
+from topics.storage.maps import Lease, MapCache, WrongSize
+from topics.storage.reindex import Entries, find_frames, live_of, stats
+from topics.storage.segfile import SegmentFiles, entries_in, load_entries, verified
+
+log = logging.getLogger("topics.storage")
+
+Seqs = Sequence[int] | npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedinteger]
+
+SPAN_GAP_BYTES = 64 << 10
+"""Frames at most so far apart are fetched by one read (06 §10)."""
+SPAN_BYTES_MAX = 1 << 20
+
+
+class Absent(Enum):
+    """Why a seq has no frame to give."""
+
+    GONE = "gone"
+    """Deleted, by any witness [S-174], or a hole or filler."""
+    UNREADABLE = "unreadable"
+    """Its bytes failed verification twice [S-176]: to be told as a hole, reason `corrupt`."""
+
+
+class SegmentReader:
+    """Everything that is read from a topic's segments."""
+
+    def __init__(self, files: SegmentFiles, maps: MapCache, told: bool) -> None:
+        self.files = files
+        self.told = told
+        self.corrupt = 0
+        """Frames and index files that failed verification (`topics_segment_corrupt_total`)."""
+        self.damaged: set[int] = set()
+        """Sealed segments whose `.idx` on disk has to be replaced."""
+        self._maps = maps
+
+    @contextmanager
+    def entries(self, segment: Segment, *, writable: bool = False) -> Iterator[Entries]:
+        """The entries of a segment, shared; not to be kept behind the block. Not of a gap segment.
+
+        `writable` is for marks: a sealed segment's buffer is pinned.
+        """
+        assert segment.gap is None, "a gap segment has no entries"
+        if not segment.sealed:
+            assert segment.entries is not None
+            yield entries_in(segment.entries, segment.n)
+            return
+        with self._lease_idx(segment) as lease:
+            if writable:
+                lease.pin()
+            yield entries_in(lease.buffer, segment.n)
+
+    def learn(self, segment: Segment, *, counts: bool) -> None:
+        """Let the descriptor know what its entries say; with `counts` also how many are live."""
+        if segment.gap is None:
+            with self.entries(segment) as entries:
+                segment.learn(stats(entries), counts=counts)
+
+    def frames(self, segment: Segment, seqs: Seqs) -> list[DataFrame | Absent]:
+        """The frames of ascending `seqs` of a segment, each verified [S-173, S-176]."""
+        assert not segment.cold, "cold frames are read through their store"
+        wanted = np.asarray(seqs, np.uint64)
+        found = self._fetch(segment, wanted, mapped=True)
+        failed = [at for at, one in enumerate(found) if one is Absent.UNREADABLE]
+        if not failed or not segment.has_data:
+            return found
+        if segment.sealed:
+            self._maps.forget(self.files.path(segment.first, "idx"))  # its pages may have rotted: verify them again
+        for at, one in zip(failed, self._fetch(segment, wanted[failed], mapped=False), strict=True):
+            found[at] = one
+        unreadable = [int(wanted[at]) for at in failed if found[at] is Absent.UNREADABLE]
+        if unreadable:
+            self.corrupt += len(unreadable)
+            log.error("topic %d: unreadable seqs %s", self.files.topic_id, unreadable)
+        return found
+
+    def active_tags(self, active: Segment) -> dict[bytes, array[int]]:
+        """Tags and seqs of the active segment."""
+        if not active.has_tags:
+            return {}
+        data = self.files.read(self.files.path(active.first, "data"), active.data_len) or b""
+        return tags.tags_of(data, find_frames(data, self.files.mask, active.first, active.last).rows)
+
+    @contextmanager
+    def sidecar(self, segment: Segment) -> Iterator[tags.TagSidecar | None]:
+        """The tags of a sealed segment, None if it has none; not to be kept behind the block."""
+        assert segment.sealed
+        if segment.has_tags is None:
+            self.learn(segment, counts=False)
+        if not segment.has_tags:
+            yield None
+            return
+        path = self.files.path(segment.first, "tag")
+        size = self.files.size(path)
+        lease = self._lease_tag(path, size, segment) if size else None
+        if lease is None:
+            self._maps.forget(path)
+            raw = self._new_sidecar(segment)
+            yield None if raw is None else tags.TagSidecar(raw, self.files.topic_id, segment.first, segment.n)
+            return
+        with lease:
+            assert isinstance(lease.attachment, tags.TagSidecar)
+            yield lease.attachment
+
+    def forget(self, segment: Segment) -> None:
+        """A segment's files were replaced or removed: bring them in anew."""
+        self._maps.forget(self.files.path(segment.first, "idx"))
+        self._maps.forget(self.files.path(segment.first, "tag"))
+        self._maps.forget(self.files.path(segment.first, "data", segment.generation))
+
+    def _lease_idx(self, segment: Segment) -> Lease:
+        path = self.files.path(segment.first, "idx")
+        lease = self._verified_lease(path, segment)
+        repaired = lease is None
+        if lease is None:
+            self._maps.put(path, self._repaired(segment))
+            lease = self._maps.lease(path, (segment.n + 1) * codec.ENTRY_BYTES)
+        if repaired or lease.fresh:
+            entries = entries_in(lease.buffer, segment.n)
+            if len(segment.pending):
+                entries["flags"][segment.pending] |= np.uint8(codec.DELETED)
+                lease.pin()
+            if repaired or segment.min_ts is None:
+                segment.learn(stats(entries), counts=repaired)
+        return lease
+
+    def _verified_lease(self, path: str, segment: Segment) -> Lease | None:
+        """A lease on a file that is this segment's, or None if it is not."""
+        try:
+            lease = self._maps.lease(path, (segment.n + 1) * codec.ENTRY_BYTES)
+        except (WrongSize, FileNotFoundError) as error:
+            log.error("%s: %s", path, error)
+            return None
+        if not lease.fresh:
+            return lease
+        footer = verified(self.files, segment.first, lease.buffer)
+        if footer is not None and (footer.n, footer.generation) == (segment.n, segment.generation):
+            return lease
+        self._maps.forget(path)
+        lease.release()
+        return None
+
+    def _repaired(self, segment: Segment) -> bytearray:
+        """The `.idx` of a sealed segment made from its `.data`, in memory; the next cycle brings it to disk."""
+        self.corrupt += 1
+        self.damaged.add(segment.first)
+        known = (segment.first, segment.n, segment.generation)
+        entries = load_entries(self.files, *known, has_data=segment.has_data, told=self.told)
+        return bytearray(entries.tobytes() + bytes(codec.ENTRY_BYTES))
+
+    def _fetch(self, segment: Segment, seqs: npt.NDArray[np.uint64], mapped: bool) -> list[DataFrame | Absent]:
+        found: list[DataFrame | Absent] = [Absent.GONE] * len(seqs)
+        if segment.gap is not None:
+            return found
+        with self.entries(segment) as entries:
+            chosen = entries[(seqs - np.uint64(segment.first)).astype(np.int64)]
+        live = np.flatnonzero(live_of(chosen))
+        if not len(live):
+            return found
+        frames: list[DataFrame | Absent] = [Absent.UNREADABLE] * len(live)
+        if segment.has_data:
+            offsets, sizes = chosen["offset"][live].tolist(), chosen["len"][live].tolist()
+            places = list(zip(seqs[live].tolist(), offsets, sizes, strict=True))
+            frames = self._decoded(segment, places, mapped)
+        for at, frame in zip(live.tolist(), frames, strict=True):
+            found[at] = frame
+        return found
+
+    def _decoded(self, segment: Segment, places: list[tuple[int, int, int]], mapped: bool) -> list[DataFrame | Absent]:
+        path = self.files.path(segment.first, "data", segment.generation)
+        lease = self._lease_data(path, segment) if mapped and segment.sealed else None
+        if lease is not None:
+            with lease:
+                return [_decode(lease.buffer, offset, n, seq, self.files.mask) for seq, offset, n in places]
+        file = self.files.fs.open(path, "r")
+        try:
+            return _read_spans(file, places, self.files.mask)
+        finally:
+            close_quietly(file)
+
+    def _lease_data(self, path: str, segment: Segment) -> Lease | None:
+        try:
+            return self._maps.lease_mapped(path, segment.data_len)
+        except WrongSize as error:
+            log.error("%s", error)
+            return None
+
+    def _lease_tag(self, path: str, size: int, segment: Segment) -> Lease | None:
+        """A lease with the verified sidecar attached; None if the file is none."""
+        try:
+            lease = self._maps.lease(path, size)
+        except (WrongSize, FileNotFoundError):
+            return None
+        try:
+            if lease.attachment is None:
+                lease.attachment = tags.TagSidecar(lease.buffer, self.files.topic_id, segment.first, segment.n)
+        except NotASidecar as error:
+            log.warning("%s is made anew: %s", path, error)
+            lease.release()
+            return None
+        except UnsupportedFormat:
+            lease.release()
+            raise
+        return lease
+
+    def _new_sidecar(self, segment: Segment) -> bytes | None:
+        """From `.data`; written for the next time where that works, because nothing depends on it."""
+        if not segment.has_data:
+            return None
+        data = self.files.read(self.files.path(segment.first, "data", segment.generation)) or b""
+        rows = find_frames(data, self.files.mask, segment.first, segment.last).rows
+        raw = tags.build_sidecar(data, rows, self.files.topic_id, segment.first)
+        try:
+            self.files.write_tag(segment.first, raw)
+        except OSError as error:
+            log.warning("no sidecar for segment %d: %s", segment.first, error)
+        return raw
+
+
+def _decode(buffer: Buffer, offset: int, n: int, seq: int, mask: int) -> DataFrame | Absent:
+    try:
+        frame = codec.decode(buffer, offset, seq, mask)
+    except NotAFrame as error:
+        log.warning("seq %d: %s", seq, error)
+        return Absent.UNREADABLE
+    if frame.end - offset != n:
+        return Absent.UNREADABLE
+    return Absent.GONE if frame.deleted else frame
+
+
+def _read_spans(file: File, places: list[tuple[int, int, int]], mask: int) -> list[DataFrame | Absent]:
+    """Frames by pread, neighbours by one."""
+    found: list[DataFrame | Absent] = []
+    at = 0
+    while at < len(places):
+        behind, start, end = _span(places, at)
+        data = pread_all(file, end - start, start)
+        found += [_decode(data, offset - start, n, seq, mask) for seq, offset, n in places[at:behind]]
+        at = behind
+    return found
+
+
+def _span(places: list[tuple[int, int, int]], at: int) -> tuple[int, int, int]:
+    """The places from `at` that one read fetches: index behind the last, and the byte range."""
+    _, start, n = places[at]
+    end = start + n
+    for behind in range(at + 1, len(places)):
+        _, offset, n = places[behind]
+        if not 0 <= offset - end <= SPAN_GAP_BYTES or offset + n - start > SPAN_BYTES_MAX:
+            return behind, start, end
+        end = offset + n
+    return len(places), start, end

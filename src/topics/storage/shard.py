@@ -14,6 +14,8 @@ submission is finished exactly once, in log order within its kind: written (not 
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -123,6 +125,8 @@ class Shard:
         self._buffer = bytearray()
         self._queue: list[Submission] = []
         self._queued_frames = 0
+        self._written: deque[tuple[Lsn, Submission]] = deque()
+        """Written, needing no sync, and about to be finished."""
         self._waiting: deque[tuple[tuple[int, int], Lsn, Submission]] = deque()
         self._pending_bytes = 0
         self._flush_scheduled = False
@@ -138,8 +142,10 @@ class Shard:
         self._marked = True
         """A `sync` mark, or nothing at all, is the last thing written."""
         self._closing = False
-        self._finishing = False
-        """Completions are being called: what they submit is written behind them, not among them."""
+        self._finishing: Lsn | None = None
+        """A completion is being called: what it submits is written behind it and its like, not among them."""
+        self._starts: dict[int, array[int]] = {}
+        """Where the batches of each file of this run begin, ascending."""
 
     # -- taking submissions ------------------------------------------------------------------------------------------
 
@@ -151,7 +157,7 @@ class Shard:
         self._queued_frames += count
         self._pending_bytes += len(frames)
         self.counters.queue_peak = max(self.counters.queue_peak, self.depth)
-        if not self._finishing and (len(self._buffer) >= FLUSH_BYTES or self._queued_frames >= FLUSH_FRAMES):
+        if self._finishing is None and (len(self._buffer) >= FLUSH_BYTES or self._queued_frames >= FLUSH_FRAMES):
             self.flush()
         else:
             self._schedule_flush()
@@ -185,6 +191,41 @@ class Shard:
     def _scheduled_flush(self) -> None:
         self._flush_scheduled = False
         self.flush()
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def start_before(self, file_no: int, offset: int) -> int:
+        """The last known submission start at or below `offset` of a file; its beginning if none is known [S-192]."""
+        starts = self._starts.get(file_no)
+        at = bisect_right(starts, offset) if starts is not None else 0
+        return starts[at - 1] if starts is not None and at else 0
+
+    def forget_starts(self, below: int) -> None:
+        """Files with a smaller number were deleted."""
+        for number in [number for number in self._starts if number < below]:
+            del self._starts[number]
+
+    def oldest_open(self) -> Lsn | None:
+        """Where the oldest submission lies that was accepted and is not finished; `None` if there is none.
+
+        For one that is not written yet: the end of the log, which is where it will lie, or before it.
+        """
+        places = [waiting[0][-2] for waiting in (self._written, self._waiting) if waiting]
+        if self._finishing is not None:
+            places.append(self._finishing)
+        if self._queue:
+            places.append(self._end())
+        return min(places, default=None)
+
+    def done_pos(self) -> Lsn:
+        """Everything before it is finished [S-77]; what the frames of earlier runs say was applied by recovery."""
+        return self.oldest_open() or self._end()
+
+    def _end(self) -> Lsn:
+        return Lsn(*self.log.position()) if self._started else Lsn(self._first_file, 0)
+
+    def _note_start(self, place: tuple[int, int]) -> None:
+        self._starts.setdefault(place[0], array("Q")).append(place[1])
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -249,12 +290,12 @@ class Shard:
             self._queue = queue
             self._fail(error)
             return
+        self._note_start((file_no, offset))
         self._marked = False
         if self._dirty_since_ns is None:
             self._dirty_since_ns = self._clock.monotonic_ns()
         self.counters.batches += 1
         self.counters.bytes_written += len(buffer)
-        finished: list[tuple[Submission, Lsn]] = []
         for submission in queue:
             self.counters.frames += submission.frames
             lsn = Lsn(file_no, offset)
@@ -262,8 +303,9 @@ class Shard:
             if submission.durable:
                 self._waiting.append(((file_no, offset), lsn, submission))
             else:
-                finished.append((submission, lsn))
-        for submission, lsn in finished:
+                self._written.append((lsn, submission))
+        while self._written:
+            lsn, submission = self._written.popleft()
             self._finish(submission, lsn)
         self._prepare_ahead()
         if self._waiting:
@@ -343,7 +385,7 @@ class Shard:
         if not self.log.fits(len(mark)):
             return
         try:
-            self.log.write((mark,))
+            self._note_start(self.log.write((mark,)))
         except WalError as error:
             self._fail(error)
         self._marked = True
@@ -379,7 +421,8 @@ class Shard:
 
     def _finish(self, submission: Submission, outcome: Lsn | TopicsError) -> None:
         self._pending_bytes -= submission.size
-        nested, self._finishing = self._finishing, True
+        nested = self._finishing
+        self._finishing = nested or (outcome if isinstance(outcome, Lsn) else self._end())
         try:
             submission.done(outcome)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -28,29 +28,6 @@ LANE, HELPER = "wal-00", "wal-helper"
 HALF = kit.FILE_BYTES // 2
 MARK = len(kit.open_mark(1))
 SECOND_MS = 1000
-
-
-@pytest.fixture
-def disk() -> Iterator[kit.Disk]:
-    """A fresh simulated disk; what its monitor objected to fails the test."""
-    disk = kit.Disk()
-    yield disk
-    assert disk.fs.violations == []
-
-
-@pytest.fixture
-def run(disk: kit.Disk) -> kit.Run:
-    """A shard on an empty group; helpers run at once."""
-    return kit.Run(disk)
-
-
-@pytest.fixture
-def stepped(disk: kit.Disk) -> kit.Run:
-    """A shard whose first file is open and whose helpers move only when told."""
-    run = kit.Run(disk, kit.SteppedOwner())
-    run.put()
-    run.tick(kit.BACKGROUND_MS)
-    return run
 
 
 def survivors(disk: kit.Disk) -> list[kit.Disk]:

@@ -14,6 +14,7 @@ submission is finished exactly once, in log order within its kind: written (not 
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_right
 from collections import deque
@@ -39,6 +40,8 @@ from topics.storage.owner import Owner
 from topics.wal.core import SegmentedLog
 from topics.wal.naming import ServerNaming
 
+log = logging.getLogger("topics.storage")
+
 State = Literal["ok", "full", "read_only"]
 
 SUBMISSIONS_MAX = 4096
@@ -47,6 +50,7 @@ FLUSH_BYTES = 8 << 20
 FLUSH_FRAMES = 16384
 SYNC_MARK_AFTER_NS = 20_000_000
 PROBE_EVERY_NS = 1_000_000_000
+SPACE_EVERY_NS = 1_000_000_000
 BACKGROUND_MIN_NS = 10_000_000
 BACKGROUND_MAX_NS = 1_000_000_000
 
@@ -98,13 +102,17 @@ class Shard:
         file_bytes: int,
         init_zero: bool = True,
         first_file: int | None = None,
+        min_free_bytes: int = 0,
     ) -> None:
         self.key = group.key
         self.state: State = "ok"
         self.reason = ""
         self.counters = Counters()
+        self._fs = fs
+        self._dir = group.dir
         self._owner = owner
         self._clock = clock
+        self._min_free_bytes = min_free_bytes
         self._lane = f"wal-{shard:02d}"
         self._first_file = max(group.last_number + 1, first_file or 1)
         self._open_mark = (run, boot, shard, shards)
@@ -139,6 +147,9 @@ class Shard:
         self._synced_at_ns = 0
         self._sync_ewma_ns = 0
         self._probed_at_ns = 0
+        self._looking = False
+        self._looked_at_ns = clock.monotonic_ns()
+        """When free space was last looked at by the clock."""
         self._marked = True
         """A `sync` mark, or nothing at all, is the last thing written."""
         self._closing = False
@@ -243,6 +254,7 @@ class Shard:
 
     def _open_first(self) -> None:
         """On a helper: the run's first file [S-20, S-21]; it is used as soon as it is reserved, without zeros."""
+        self._check_space()
         zero, self.log.init_zero = self.log.init_zero, False
         try:
             self.log.context = OpenContext(*self._open_mark, self._clock.now_ms())
@@ -253,6 +265,7 @@ class Shard:
 
     def _rotate(self) -> None:
         """On a helper: the old file synced, the new one active, the old one finalized [S-85]."""
+        self._check_space()
         self.log.context = OpenContext(*self._open_mark, self._clock.now_ms())
         # The open mark is written in front of the batch; a file of the batch's own size must hold both [S-87].
         self.log.rotate(len(self._buffer) + 4096)
@@ -318,15 +331,22 @@ class Shard:
         if self.log.fits(self.log.max_segment_size // 2):
             return
         self._preparing = True
-        self._owner.aside("wal-helper", self.log.prepare_next, self._prepared)
+        self._owner.aside("wal-helper", self._prepare_next, self._prepared)
+
+    def _prepare_next(self) -> None:
+        """On a helper."""
+        self._check_space()
+        self.log.prepare_next()
 
     def _prepared(self, error: BaseException | None) -> None:
         self._preparing = False
         if error is not None and self.log.failed is not None:
             self._fail(error, batch=False)
-        else:
-            # No space is not told here: rotation tries again and speaks up.
-            self.flush()
+            return
+        if isinstance(error, _BelowBound) and self.state == "ok":
+            self._fill_up(error)
+        # That the file could not be made is not told here: rotation tries again and speaks up.
+        self.flush()
 
     # -- syncing -----------------------------------------------------------------------------------------------------
 
@@ -369,6 +389,8 @@ class Shard:
         if self.state == "full" and now - self._probed_at_ns >= PROBE_EVERY_NS:
             self._probed_at_ns = now
             self.probe()
+        if self._min_free_bytes and self.state == "ok" and now - self._looked_at_ns >= SPACE_EVERY_NS:
+            self._look_at_space(now)
         if self.state == "read_only" or self.log.failed is not None or not self._started or self._busy:
             return
         bound = min(max(BACKGROUND_MIN_NS, 4 * self._sync_ewma_ns), BACKGROUND_MAX_NS)
@@ -399,11 +421,10 @@ class Shard:
         """
         if isinstance(error, WriteFailed) and self.log.failed is None and self.state != "read_only":
             # No space, or the next file could not be made for another reason; what is active keeps its room.
-            self.state = "full"
-            self._probed_at_ns = self._clock.monotonic_ns()
+            self._fill_up(error)
         else:
             self.state = "read_only"
-        self.reason = str(error)
+            self.reason = str(error)
         queue, self._queue, self._buffer, self._queued_frames = self._queue, [], bytearray(), 0
         waiting: list[Submission] = []
         if self.state == "read_only":
@@ -428,13 +449,54 @@ class Shard:
         finally:
             self._finishing = nested
 
+    # -- space -------------------------------------------------------------------------------------------------------
+
+    def _fill_up(self, error: BaseException) -> None:
+        self.state = "full"
+        self.reason = str(error)
+        self._probed_at_ns = self._clock.monotonic_ns()
+
+    def _check_space(self) -> None:
+        """On a helper: raise if free space is below the bound [S-80]; a volume that cannot be asked is no news."""
+        if not self._min_free_bytes:
+            return
+        try:
+            self._require_free(self._min_free_bytes)
+        except OSError as error:
+            log.warning("free space of %s is not known: %s", self._dir, error)
+
+    def _require_free(self, least: int) -> None:
+        free = self._fs.free_bytes(self._dir)
+        if free < least:
+            raise _BelowBound(
+                f"{free} bytes are free on the volume of {self._dir}, at least {least} must be", full=True
+            )
+
+    def _look_at_space(self, now: int) -> None:
+        if not self._looking:
+            self._looking = True
+            self._looked_at_ns = now
+            self._owner.aside("wal-helper", self._check_space, self._looked)
+
+    def _looked(self, error: BaseException | None) -> None:
+        self._looking = False
+        if isinstance(error, _BelowBound) and self.state == "ok":
+            # What was accepted is written if it fits: that takes no space.
+            self._fill_up(error)
+
     def probe(self) -> None:
-        """See whether the next file could be made now; then the shard takes writes again [S-80]."""
+        """See whether the next file can be made now; then the shard takes writes again [S-80]."""
         if self.state != "full" or self._busy or self._preparing:
             return
         self._preparing = True
-        first = None if self._started else self._first_file
-        self._owner.aside("wal-helper", lambda: self.log.prepare_next(id=first), self._probed)
+        self._owner.aside("wal-helper", self._try_space, self._probed)
+
+    def _try_space(self) -> None:
+        """On a helper: the bound holds with the next file allocated, and it can be allocated."""
+        if self._min_free_bytes:
+            spare = 0 if self.log.has_ready() else self.log.max_segment_size
+            self._require_free(self._min_free_bytes + spare)
+        self.log.prepare_next(id=None if self._started else self._first_file)
 
     def _probed(self, error: BaseException | None) -> None:
         self._preparing = False
@@ -470,6 +532,10 @@ class Shard:
                 self.state = "read_only"
                 self.reason = self.reason or self.log.failed or "closing failed"
         return durable
+
+
+class _BelowBound(WriteFailed):
+    """There is space, but less than must be left [S-80]."""
 
 
 class _Observer:

@@ -48,6 +48,11 @@ class Disk:
         """Leave no space on the disk."""
         self.sim.capacity = 0
 
+    def leave(self, n: int) -> None:
+        """Leave `n` bytes of space on the disk, in whole sectors."""
+        self.sim.capacity = self.sim._used * 512 + n
+        assert self.sim.free_bytes("/") == n
+
     def free(self) -> None:
         self.sim.capacity = None
 

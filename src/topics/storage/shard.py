@@ -2,11 +2,15 @@
 
     stage   submissions are framed into one buffer; the first of a tick schedules a flush
     flush   rotate if needed, one pwrite of the buffer, finish what needs no sync
-    sync    if a durable submission waits or bytes have waited long enough, and none runs: aside, fdatasync
+    sync    if a durable submission waits or bytes have waited long enough, and none runs: aside, fdatasync;
+            under pressure it waits for company first [S-75]
     synced  finish what it covers, then flush again, so that clients just answered join the next one
 
-All state belongs to the owner; helpers run `fdatasync`, rotation and preparation, and know no rule [S-72]. A
-submission is finished exactly once, in log order within its kind: written (not durable) or synced (durable), or failed.
+All state belongs to the owner; helpers run `fdatasync`, rotation and preparation, and know no rule [S-72]. On a slow
+volume the pwrite goes aside too, one at a time; what arrives meanwhile gathers. A submission is finished exactly once,
+in log order within its kind: written (not durable) or synced (durable), or failed.
+
+What is due by the clock is done by `tick`; `next_due_ns` tells a timer how long it may sleep.
 
     ok ──sync failed, or a write that could not be taken back──▶ read_only   for the rest of the run [S-78]
     ok ──no space──▶ full ──space is back, probed every second──▶ ok         control frames still fit [S-80]
@@ -18,7 +22,7 @@ import logging
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from topics.clock import Clock
@@ -32,6 +36,7 @@ from topics.errors import (
     WalClosed,
     WalError,
     WalFull,
+    WalReadOnly,
     WriteFailed,
 )
 from topics.fs import Fs
@@ -53,6 +58,10 @@ PROBE_EVERY_NS = 1_000_000_000
 SPACE_EVERY_NS = 1_000_000_000
 BACKGROUND_MIN_NS = 10_000_000
 BACKGROUND_MAX_NS = 1_000_000_000
+SLOW_PWRITE_NS = 1_000_000
+FAST_PWRITE_NS = 500_000
+WINDOW_ABOVE = 0.4
+GC_MAX_NS = 10_000_000
 
 
 class Lsn(NamedTuple):
@@ -73,6 +82,38 @@ class Submission(NamedTuple):
     frames: int
     durable: bool
     done: Done
+
+
+class _Batch:
+    """Submissions that go to the disk in one write; none for a sync mark. Its write fills in the rest."""
+
+    __slots__ = ("at", "began_ns", "buffer", "place", "queue", "since_ns", "spent_ns")
+
+    def __init__(self, buffer: bytearray, queue: list[Submission], at: Lsn, since_ns: int) -> None:
+        self.buffer = buffer
+        self.queue = queue
+        self.at = at
+        """The end of the log when it was handed over: it lies there, or behind an open mark."""
+        self.since_ns = since_ns
+        """When the oldest of its submissions was accepted."""
+        self.place = (0, 0)
+        self.began_ns = 0
+        self.spent_ns = 0
+
+
+class _Waiting(NamedTuple):
+    """A durable submission that is written and not synced."""
+
+    end: tuple[int, int]
+    lsn: Lsn
+    since_ns: int
+    submission: Submission
+
+
+def commit_slice_ns(pressure: float) -> int:
+    """How long a sync waits for company at a pressure above `WINDOW_ABOVE` (08 L2)."""
+    above = min(max((pressure - WINDOW_ABOVE) / 0.6, 0.0), 1.0)
+    return round((0.5 + 9.5 * above) * 1e6)
 
 
 class Counters:
@@ -108,6 +149,10 @@ class Shard:
         self.state: State = "ok"
         self.reason = ""
         self.counters = Counters()
+        self.pressure = 0.0
+        """The governor's, set by whoever owns the shard [S-75]."""
+        self.writes_aside = False
+        """The volume is slow: writes are no work for the owner."""
         self._fs = fs
         self._dir = group.dir
         self._owner = owner
@@ -133,19 +178,25 @@ class Shard:
         self._buffer = bytearray()
         self._queue: list[Submission] = []
         self._queued_frames = 0
+        self._queued_since_ns = 0
+        self._in_flight: _Batch | None = None
+        """What is being written aside."""
         self._written: deque[tuple[Lsn, Submission]] = deque()
         """Written, needing no sync, and about to be finished."""
-        self._waiting: deque[tuple[tuple[int, int], Lsn, Submission]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._pending_bytes = 0
         self._flush_scheduled = False
         self._busy: str | None = None
-        """What runs aside and keeps the buffer from being written: opening, rotating."""
+        """What runs aside and keeps the buffer from being written: opening, rotating, cutting."""
         self._preparing = False
         self._syncing = False
         self._sync_target = (0, 0)
         self._dirty_since_ns: int | None = None
         self._synced_at_ns = 0
         self._sync_ewma_ns = 0
+        self._pwrite_ewma_ns = 0
+        self._window_ns: int | None = None
+        """Since when a sync that could begin waits for company."""
         self._probed_at_ns = 0
         self._looking = False
         self._looked_at_ns = clock.monotonic_ns()
@@ -163,6 +214,8 @@ class Shard:
     def submit(self, frames: bytes, count: int, done: Done, *, durable: bool, control: bool = False) -> None:
         """Accept a submission whole, or raise and accept nothing of it [S-71]."""
         self._admit(len(frames), control)
+        if not self._queue:
+            self._queued_since_ns = self._clock.monotonic_ns()
         self._buffer += frames
         self._queue.append(Submission(len(frames), count, durable, done))
         self._queued_frames += count
@@ -176,14 +229,15 @@ class Shard:
     @property
     def depth(self) -> int:
         """Submissions accepted and not finished."""
-        return len(self._queue) + len(self._waiting)
+        in_flight = 0 if self._in_flight is None else len(self._in_flight.queue)
+        return len(self._queue) + in_flight + len(self._written) + len(self._waiting)
 
     def _admit(self, size: int, control: bool) -> None:
         if self._closing:
             raise WalClosed(f"shard {self.key!r} is closing")
         if self.state == "read_only":
             raise ShardReadOnly(f"shard {self.key!r} takes no more writes in this run: {self.reason}")
-        if self.state == "full" and not (control and self._has_room(len(self._buffer) + size)):
+        if self.state == "full" and not (control and self._has_room(size)):
             raise StorageFull(f"shard {self.key!r} has no space: {self.reason}")
         crowded = self.depth >= SUBMISSIONS_MAX or self._pending_bytes + size > PENDING_BYTES_MAX
         if crowded and self.depth:
@@ -191,8 +245,16 @@ class Shard:
             raise WalFull(f"shard {self.key!r} has {self.depth} submissions waiting")
 
     def _has_room(self, size: int) -> bool:
-        # A helper may have latched the log and not reported it yet.
-        return self._started and self.log.failed is None and self.log.fits(size)
+        """Whether the active file holds `size` bytes behind everything accepted."""
+        in_flight = 0 if self._in_flight is None else len(self._in_flight.buffer)
+        return self._started and self._fits(in_flight + len(self._buffer) + size)
+
+    def _fits(self, size: int) -> bool:
+        try:
+            return self.log.fits(size)
+        except WalError:
+            # A helper has latched the log and not reported it yet.
+            return False
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -221,10 +283,14 @@ class Shard:
 
         For one that is not written yet: the end of the log, which is where it will lie, or before it.
         """
-        places = [waiting[0][-2] for waiting in (self._written, self._waiting) if waiting]
-        if self._finishing is not None:
-            places.append(self._finishing)
-        if self._queue:
+        places = [] if self._finishing is None else [self._finishing]
+        if self._written:
+            places.append(self._written[0][0])
+        if self._waiting:
+            places.append(self._waiting[0].lsn)
+        if self._in_flight is not None and self._in_flight.queue:
+            places.append(self._in_flight.at)
+        elif self._queue:
             places.append(self._end())
         return min(places, default=None)
 
@@ -241,12 +307,14 @@ class Shard:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what has gathered, unless a file is being opened or rotated; then it goes on gathering."""
-        if not self._queue or self._busy or self.state == "read_only" or self.log.failed is not None:
+        """Write what has gathered, unless a file is being opened or rotated, or a write is in flight."""
+        if not self._queue or self._busy or self._in_flight is not None:
+            return
+        if self.state == "read_only" or self.log.failed is not None:
             return
         if not self._started:
             self._aside("opening", self._open_first)
-        elif self.log.position()[1] and not self.log.fits(len(self._buffer)):
+        elif self.log.position()[1] and not self._fits(len(self._buffer)):
             if not self._preparing:
                 self._aside("rotating", self._rotate)
         else:
@@ -281,54 +349,98 @@ class Shard:
             self._fail(error or WalError(self.log.failed))
         self._finish_synced()
         self.flush()
-        if self._waiting:
-            self.sync()
+        self._sync_waiting()
 
     def _write(self) -> None:
-        log = self.log
-        buffer, queue = self._buffer, self._queue
-        position = log.position()
-        if position[1] and position == log.synced():
-            frame.set_synced_prefix(buffer)
+        batch = _Batch(self._buffer, self._queue, self._end(), self._queued_since_ns)
         self._buffer, self._queue, self._queued_frames = bytearray(), [], 0
+        # Only one write is under way, so nothing comes between this look and the write, wherever that takes place.
+        if batch.at.offset and batch.at == self.log.synced():
+            frame.set_synced_prefix(batch.buffer)
+        self._put(batch)
+
+    def _put(self, batch: _Batch) -> None:
+        """Write a batch here, or aside where that takes long."""
+        if self.writes_aside:
+            self._in_flight = batch
+            self._owner.aside(self._lane, lambda: self._pwrite_or_cut(batch), self._back_from_write)
+            return
         try:
-            file_no, offset = log.write((buffer,), take_back=False)
+            self._pwrite(batch)
         except OSError as error:
             # Bound now: the cut runs when this handler is long over.
             failed = error
-            self._queue = queue
-            self._aside("cutting", lambda: log.take_back(failed))
-            return
+            self._queue = batch.queue
+            self._aside("cutting", lambda: self.log.take_back(failed))
         except WalError as error:
-            self._queue = queue
+            self._queue = batch.queue
             self._fail(error)
+        else:
+            self._complete(batch)
+            self._sync_waiting()
+
+    def _pwrite(self, batch: _Batch) -> None:
+        batch.began_ns = self._clock.monotonic_ns()
+        batch.place = self.log.write((batch.buffer,), take_back=False)
+        batch.spent_ns = self._clock.monotonic_ns() - batch.began_ns
+
+    def _pwrite_or_cut(self, batch: _Batch) -> None:
+        """On a helper: what a failed write left is cut before anything else can be written [S-79]."""
+        try:
+            self._pwrite(batch)
+        except OSError as error:
+            self.log.take_back(error)
+
+    def _back_from_write(self, error: BaseException | None) -> None:
+        batch, self._in_flight = self._in_flight, None
+        assert batch is not None
+        if error is None and self.state != "read_only":
+            self._complete(batch)
+        else:
+            # Of a log that was latched before, nothing was written; what was written behind a failed sync is unknown.
+            self._queue[:0] = batch.queue
+            self._fail(error or WalError(self.reason), batch=not isinstance(error, WalReadOnly))
+        self.flush()
+        self._sync_waiting()
+
+    def _complete(self, batch: _Batch) -> None:
+        """A batch is written: finish what needs no sync."""
+        self._measure_pwrite(batch.spent_ns)
+        self._note_start(batch.place)
+        if not batch.queue:
             return
-        self._note_start((file_no, offset))
         self._marked = False
         if self._dirty_since_ns is None:
-            self._dirty_since_ns = self._clock.monotonic_ns()
+            self._dirty_since_ns = batch.began_ns
         self.counters.batches += 1
-        self.counters.bytes_written += len(buffer)
-        for submission in queue:
+        self.counters.bytes_written += len(batch.buffer)
+        file_no, offset = batch.place
+        for submission in batch.queue:
             self.counters.frames += submission.frames
             lsn = Lsn(file_no, offset)
             offset += submission.size
             if submission.durable:
-                self._waiting.append(((file_no, offset), lsn, submission))
+                self._waiting.append(_Waiting((file_no, offset), lsn, batch.since_ns, submission))
             else:
                 self._written.append((lsn, submission))
         while self._written:
             lsn, submission = self._written.popleft()
             self._finish(submission, lsn)
         self._prepare_ahead()
-        if self._waiting:
-            self.sync()
+
+    def _measure_pwrite(self, spent_ns: int) -> None:
+        """Writes change threads only here, where none is in flight (06 §6.3)."""
+        self._pwrite_ewma_ns = (7 * self._pwrite_ewma_ns + spent_ns) // 8
+        if self._pwrite_ewma_ns > SLOW_PWRITE_NS:
+            self.writes_aside = True
+        elif self._pwrite_ewma_ns < FAST_PWRITE_NS:
+            self.writes_aside = False
 
     def _prepare_ahead(self) -> None:
         """When the file is half full a helper makes the next one, under its final name [S-84]."""
         if self._preparing or self.log.failed is not None or self.log.has_ready():
             return
-        if self.log.fits(self.log.max_segment_size // 2):
+        if self._fits(self.log.max_segment_size // 2):
             return
         self._preparing = True
         self._owner.aside("wal-helper", self._prepare_next, self._prepared)
@@ -355,13 +467,29 @@ class Shard:
         if self._syncing or self._busy or self.state == "read_only" or not self._started:
             return
         if self.log.synced() >= self.log.position():
-            self._dirty_since_ns = None
+            self._dirty_since_ns = self._window_ns = None
             self._finish_synced()
             return
         self._syncing = True
-        self._dirty_since_ns = None
+        self._dirty_since_ns = self._window_ns = None
         position = self._sync_target = self.log.position()
         self._owner.aside(self._lane, lambda: self.log.sync_to(position), self._synced)
+
+    def _sync_waiting(self) -> None:
+        """Start the sync that durable submissions wait for; under pressure it waits for company first [S-75]."""
+        if not self._waiting or self._syncing or self._busy:
+            return
+        if self.pressure > WINDOW_ABOVE:
+            now = self._clock.monotonic_ns()
+            self._window_ns = now if self._window_ns is None else self._window_ns
+            if now < self._window_end_ns():
+                return
+        self.sync()
+
+    def _window_end_ns(self) -> int:
+        assert self._window_ns is not None
+        spare = commit_slice_ns(self.pressure) if self.pressure > WINDOW_ABOVE else 0
+        return min(self._window_ns + spare, self._waiting[0].since_ns + GC_MAX_NS)
 
     def _synced(self, error: BaseException | None) -> None:
         self._syncing = False
@@ -369,48 +497,66 @@ class Shard:
             self._fail(error, batch=False)
             return
         assert self.log.synced() >= self._sync_target, "a sync that covers nothing would be asked for again and again"
+        if self.log.synced() >= self.log.position():
+            # It covered what was written after it was asked for.
+            self._dirty_since_ns = None
         self._finish_synced()
         if self._queue:
             self._schedule_flush()
         if self._waiting:
-            self._owner.soon(self.sync)
+            self._owner.soon(self._sync_waiting)
 
     def _finish_synced(self) -> None:
         synced = self.log.synced()
-        while self._waiting and self._waiting[0][0] <= synced:
-            _, lsn, submission = self._waiting.popleft()
-            self._finish(submission, lsn)
+        while self._waiting and self._waiting[0].end <= synced:
+            # What is left, or comes, has a window of its own.
+            self._window_ns = None
+            waiting = self._waiting.popleft()
+            self._finish(waiting.submission, waiting.lsn)
 
     def tick(self) -> None:
-        """What is due by the clock: background sync [S-76], the sync mark [S-25], the probe of a full shard [S-80]."""
-        if self._closing or self.log.failed is not None:
-            return
+        """Do what is due by the clock."""
         now = self._clock.monotonic_ns()
-        if self.state == "full" and now - self._probed_at_ns >= PROBE_EVERY_NS:
-            self._probed_at_ns = now
-            self.probe()
-        if self._min_free_bytes and self.state == "ok" and now - self._looked_at_ns >= SPACE_EVERY_NS:
-            self._look_at_space(now)
-        if self.state == "read_only" or self.log.failed is not None or not self._started or self._busy:
+        for due_ns, act in list(self._agenda()):
+            if now >= due_ns:
+                act()
+
+    def next_due_ns(self) -> int | None:
+        """The monotonic instant from which on `tick` has something to do; `None`: nothing, as things stand.
+
+        Every call of the shard and every report of a helper may change it.
+        """
+        return min((due_ns for due_ns, _ in self._agenda()), default=None)
+
+    def _agenda(self) -> Iterator[tuple[int, Callable[[], None]]]:
+        """What the clock brings, and when; never what could not be done at its time, or a timer would spin on it."""
+        if self._closing or self.state == "read_only" or self.log.failed is not None:
             return
-        bound = min(max(BACKGROUND_MIN_NS, 4 * self._sync_ewma_ns), BACKGROUND_MAX_NS)
-        if self._dirty_since_ns is not None and now - self._dirty_since_ns >= bound:
-            self.sync()
-        elif not self._marked and not self._syncing and now - self._synced_at_ns >= SYNC_MARK_AFTER_NS:
-            self._mark_synced()
+        if self.state == "full" and not (self._busy or self._preparing):
+            yield self._probed_at_ns + PROBE_EVERY_NS, self.probe
+        if self.state == "ok" and self._min_free_bytes and not self._looking:
+            yield self._looked_at_ns + SPACE_EVERY_NS, self._look_at_space
+        if not self._started or self._busy or self._syncing:
+            return
+        if self._window_ns is not None:
+            yield self._window_end_ns(), self.sync
+        if self._dirty_since_ns is not None:
+            bound = min(max(BACKGROUND_MIN_NS, 4 * self._sync_ewma_ns), BACKGROUND_MAX_NS)
+            yield self._dirty_since_ns + bound, self.sync
+        elif self._wants_mark():
+            yield self._synced_at_ns + SYNC_MARK_AFTER_NS, self._mark_synced
+
+    def _wants_mark(self) -> bool:
+        if self._marked or self._queue or self._in_flight is not None or self.log.synced() < self.log.position():
+            return False
+        return self._fits(_SYNC_MARK_BYTES)
 
     def _mark_synced(self) -> None:
         """Say that everything before is synced, so that damage there is told apart from a torn tail [S-25]."""
-        if self._queue or self.log.synced() < self.log.position():
-            return
-        mark = frame.encode_control(control.SyncMark(), 0, self._clock.now_ms(), synced_prefix=True)
-        if not self.log.fits(len(mark)):
-            return
-        try:
-            self._note_start(self.log.write((mark,)))
-        except WalError as error:
-            self._fail(error)
-        self._marked = True
+        if self._wants_mark():
+            self._marked = True
+            mark = frame.encode_control(control.SyncMark(), 0, self._clock.now_ms(), synced_prefix=True)
+            self._put(_Batch(bytearray(mark), [], self._end(), 0))
 
     # -- failing -----------------------------------------------------------------------------------------------------
 
@@ -428,8 +574,9 @@ class Shard:
         queue, self._queue, self._buffer, self._queued_frames = self._queue, [], bytearray(), 0
         waiting: list[Submission] = []
         if self.state == "read_only":
-            waiting = [submission for _, _, submission in self._waiting]
+            waiting = [waiting.submission for waiting in self._waiting]
             self._waiting.clear()
+            self._window_ns = None
         for submission in waiting:
             self._finish(submission, self._refusal(error, CommitFailed))
         for submission in queue:
@@ -472,11 +619,10 @@ class Shard:
                 f"{free} bytes are free on the volume of {self._dir}, at least {least} must be", full=True
             )
 
-    def _look_at_space(self, now: int) -> None:
-        if not self._looking:
-            self._looking = True
-            self._looked_at_ns = now
-            self._owner.aside("wal-helper", self._check_space, self._looked)
+    def _look_at_space(self) -> None:
+        self._looking = True
+        self._looked_at_ns = self._clock.monotonic_ns()
+        self._owner.aside("wal-helper", self._check_space, self._looked)
 
     def _looked(self, error: BaseException | None) -> None:
         self._looking = False
@@ -489,6 +635,7 @@ class Shard:
         if self.state != "full" or self._busy or self._preparing:
             return
         self._preparing = True
+        self._probed_at_ns = self._clock.monotonic_ns()
         self._owner.aside("wal-helper", self._try_space, self._probed)
 
     def _try_space(self) -> None:
@@ -518,8 +665,9 @@ class Shard:
         left without an answer [S-73].
         """
         assert not self._busy
+        assert self._in_flight is None
         self._closing = True
-        left = [*(submission for _, _, submission in self._waiting), *self._queue]
+        left = [*(waiting.submission for waiting in self._waiting), *self._queue]
         self._waiting.clear()
         self._queue = []
         for submission in left:
@@ -532,6 +680,9 @@ class Shard:
                 self.state = "read_only"
                 self.reason = self.reason or self.log.failed or "closing failed"
         return durable
+
+
+_SYNC_MARK_BYTES = len(frame.encode_control(control.SyncMark(), 0, 0, synced_prefix=True))
 
 
 class _BelowBound(WriteFailed):

@@ -15,6 +15,7 @@ from topics.clock import SystemClock
 from topics.errors import TopicsError, WalClosed
 from topics.fs import Fs, OsFs
 from topics.storage import group as groups
+from topics.storage import shard as shards
 from topics.storage.owner import InlineOwner, LockedOwner
 from topics.storage.shard import Lsn, Shard
 
@@ -306,6 +307,18 @@ def test_threads_and_rotations(tmp_path: Path) -> None:
     """S-85: files change under the writers; order and completeness stay."""
     embedded = Embedded(tmp_path, file_bytes=4096)
     finish([spawn(lambda n=n: [embedded.write(durable=n % 2 == 0) for _ in range(EACH)]) for n in range(8)])
+    assert embedded.shard.counters.rotations > 3
+    embedded.close()
+    assert embedded.recovered() == list(range(1, 8 * EACH + 1))
+
+
+def test_threads_on_a_slow_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """06 §6.3: the writes leave the owner; order and completeness stay, also across rotations."""
+    monkeypatch.setattr(shards, "SLOW_PWRITE_NS", -1)
+    monkeypatch.setattr(shards, "FAST_PWRITE_NS", -1)
+    embedded = Embedded(tmp_path, file_bytes=4096)
+    finish([spawn(lambda n=n: [embedded.write(durable=n % 2 == 0) for _ in range(EACH)]) for n in range(8)])
+    assert embedded.shard.writes_aside
     assert embedded.shard.counters.rotations > 3
     embedded.close()
     assert embedded.recovered() == list(range(1, 8 * EACH + 1))

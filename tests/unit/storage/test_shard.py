@@ -1252,7 +1252,10 @@ def test_a_latched_shard_closes_without_another_sync(run: kit.Run) -> None:
 
 
 class Chaos:
-    """Random work on a shard with one random fault; helpers finish, and report, when they like."""
+    """Random work on a shard with one random fault; helpers finish, and report, when they like.
+
+    Every second one writes to a slow volume, every third one is under pressure.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"chaos {seed}")
@@ -1261,6 +1264,9 @@ class Chaos:
         self.run = kit.Run(self.disk, self.owner, file_bytes=1500)
         op = self.rng.choice(("pwrite", "fdatasync", "fsync", "truncate", "allocate", "rename", "sync_dir", "open"))
         self.disk.fail(op, self.rng.choice(("EIO", "ENOSPC")), index=self.rng.randrange(1, 8))
+        if seed % 2:
+            self.disk.sim.before = lambda call: self.disk.clock.advance(10) if call[0] == "pwrite" else None
+        self.run.shard.pressure = 0.8 if seed % 3 == 0 else 0.0
         self.tickets: list[kit.Ticket] = []
         self.reports: dict[str, Callable[[], None]] = {}
 

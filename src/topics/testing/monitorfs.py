@@ -3,7 +3,8 @@
     call                 must hold, else `OrderViolation`
     acked(path, end)     every byte below `end` was written and a sync begun after that has succeeded; the name and the
                          names of all directories above it are durable
-    rename               the file moved has no unsynced byte or size
+    rename               the file moved has no unsynced byte or size, unless it becomes a tag sidecar, which is derived
+                         [S-187]
     settled()            no change of names waits for its `sync_dir` (a rename between directories: of both)
     sealed(path)         from here on no write, allocate or truncate, except one byte at an offset of `flag_bytes`
 
@@ -26,6 +27,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from topics import paths
 from topics.fs import Advice, Bytes, File, Fs, Mode
 from topics.testing.faultfs import FaultFs
 from topics.testing.simfs import split
@@ -109,6 +111,12 @@ class _Watched:
 
 def _never(offset: int) -> bool:
     return False
+
+
+def _is_derived(name: str) -> bool:
+    """Whether a file is made again from others when it is missing or bad, so that nobody waits for its sync."""
+    segment = paths.parse_segment(name)
+    return segment is not None and segment.kind == "tag"
 
 
 Path = tuple[str, ...]
@@ -224,7 +232,7 @@ class MonitorFs:
                 return
             is_dir = self._is_dir(old)
             moved: _Watched | bool = True if is_dir else self._watch(old)
-            why = None if isinstance(moved, bool) else moved.unsynced()
+            why = None if isinstance(moved, bool) or _is_derived(target[-1]) else moved.unsynced()
             if why is not None:
                 self._violation(f"rename of {old} to {new}, which has {why}")
             replaced: _Watched | bool | None = None

@@ -23,24 +23,13 @@ from topics.storage.maps import MapCache
 from topics.storage.rebuild import NO_CLAIM, Opened, open_segments
 from topics.storage.reclaim import Rewrite, drop, unlink
 from topics.storage.segments import Absent, TopicSegments
-from topics.testing import MonitorFs, SimFs
+from topics.testing import SimFs
 from topics.testing.simfs import STYLES, Call
 
 DIR = "store/topics/0000000A"
 TOPIC = 10
 LIMITS = Limits(max_events=6, max_bytes=1500, max_age_ms=0, max_run=8)
 TAGS = (None, "job:1", "job:2", "lot:7")
-
-
-class TagMonitor(MonitorFs):
-    """The order monitor, but a sidecar may be renamed unsynced: it is derived [S-187]."""
-
-    def rename(self, old: str, new: str) -> None:
-        if old.endswith(".tag.tmp"):
-            watched = self._watch(old)
-            watched.dirty.discard(0, 1 << 62)
-            watched.resized = False
-        super().rename(old, new)
 
 
 class Marked(NamedTuple):

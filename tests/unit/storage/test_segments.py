@@ -13,7 +13,6 @@ from tests.unit.storage.segkit import (
     LIMITS,
     Forks,
     Life,
-    TagMonitor,
     frames_of,
     new_disk,
     payload,
@@ -27,7 +26,7 @@ from topics.storage.descriptor import Claim, Limits, Segment, room, seal_due
 from topics.storage.maps import MapCache
 from topics.storage.reclaim import Rewrite, drop
 from topics.storage.segments import Absent
-from topics.testing import Fault, FaultFs, SimFs
+from topics.testing import Fault, FaultFs, MonitorFs, SimFs
 from topics.testing.faultfs import FAULTS
 from topics.testing.simfs import SYNC_MODES
 
@@ -395,7 +394,7 @@ def test_data_is_durable_before_the_index_that_points_to_it() -> None:
     ]
 
 
-def watch(monitor: TagMonitor, life: Life) -> None:
+def watch(monitor: MonitorFs, life: Life) -> None:
     """Everything a mark is about to claim is durable; sealed data changes in delete bytes only."""
     made = {one.first: one for one in life.topic.segments if not one.busy}
     for one in life.topic.segments:
@@ -414,7 +413,7 @@ def watch(monitor: TagMonitor, life: Life) -> None:
 def test_every_write_sync_and_rename_is_in_order(seed: int) -> None:
     """S-12, S-128, S-130, S-190, under the order monitor."""
     disk = new_disk(seed)
-    monitor = TagMonitor(disk)
+    monitor = MonitorFs(disk)
     life = Life(disk, fs=monitor, size=60)
     rng = random.Random(f"monitor {seed}")
     for n in range(25):

@@ -119,6 +119,28 @@ def void(_: object) -> None:
     return None
 
 
+def test_a_tag_sidecar_may_be_renamed_unsynced() -> None:
+    """S-187: it is derived; but it counts as unsynced, and its name waits."""
+    fs = MonitorFs(SimFs())
+    name = "seg-0000000000000001.tag"
+    file = fs.open(f"/{name}.tmp", "create")
+    file.pwrite(b"x", 0)
+    fs.rename(f"/{name}.tmp", f"/{name}")
+    with pytest.raises(OrderViolation, match="not synced"):
+        fs.acked(f"/{name}", 1)
+    with pytest.raises(OrderViolation, match="no sync_dir"):
+        fs.settled()
+
+
+@pytest.mark.parametrize("name", ["seg-0000000000000001.idx", "seg-0000000000000001.data", "x.tag", "CURRENT"])
+def test_nothing_else_may_be_renamed_unsynced(name: str) -> None:
+    """S-187 is about the sidecar alone."""
+    fs = MonitorFs(SimFs())
+    fs.open(f"/{name}.tmp", "create").pwrite(b"x", 0)
+    with pytest.raises(OrderViolation, match="unsynced"):
+        fs.rename(f"/{name}.tmp", f"/{name}")
+
+
 def test_settled_needs_a_directory_sync_after_each_change() -> None:
     fs = MonitorFs(SimFs())
     fs.settled()

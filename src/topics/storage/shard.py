@@ -143,6 +143,8 @@ class Shard:
         file_bytes: int,
         init_zero: bool = True,
         first_file: int | None = None,
+        max_submissions: int = SUBMISSIONS_MAX,
+        max_pending_bytes: int = PENDING_BYTES_MAX,
         min_free_bytes: int = 0,
     ) -> None:
         self.key = group.key
@@ -158,6 +160,8 @@ class Shard:
         self._owner = owner
         self._clock = clock
         self._min_free_bytes = min_free_bytes
+        self._max_submissions = max_submissions
+        self._max_pending_bytes = max_pending_bytes
         self._lane = f"wal-{shard:02d}"
         self._first_file = max(group.last_number + 1, first_file or 1)
         self._open_mark = (run, boot, shard, shards)
@@ -175,6 +179,7 @@ class Shard:
         )
         self.log.adopt({file.number: file.scan.end for file in group.files}, prepared=group.prepared)
         self._started = False
+        self._rotation_wanted = False
         self._buffer = bytearray()
         self._queue: list[Submission] = []
         self._queued_frames = 0
@@ -226,6 +231,15 @@ class Shard:
         else:
             self._schedule_flush()
 
+    def check(self, size: int) -> None:
+        """Raise what a submission of records of this size would be refused with."""
+        self._admit(size, control=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this run has a file here."""
+        return self._started
+
     @property
     def depth(self) -> int:
         """Submissions accepted and not finished."""
@@ -239,7 +253,7 @@ class Shard:
             raise ShardReadOnly(f"shard {self.key!r} takes no more writes in this run: {self.reason}")
         if self.state == "full" and not (control and self._has_room(size)):
             raise StorageFull(f"shard {self.key!r} has no space: {self.reason}")
-        crowded = self.depth >= SUBMISSIONS_MAX or self._pending_bytes + size > PENDING_BYTES_MAX
+        crowded = self.depth >= self._max_submissions or self._pending_bytes + size > self._max_pending_bytes
         if crowded and self.depth:
             self.counters.refused += 1
             raise WalFull(f"shard {self.key!r} has {self.depth} submissions waiting")
@@ -314,11 +328,15 @@ class Shard:
             return
         if not self._started:
             self._aside("opening", self._open_first)
-        elif self.log.position()[1] and not self._fits(len(self._buffer)):
+        elif self.log.position()[1] and (self._rotation_wanted or not self._fits(len(self._buffer))):
             if not self._preparing:
                 self._aside("rotating", self._rotate)
         else:
             self._write()
+
+    def rotate_soon(self) -> None:
+        """Begin a new file with the next submission, so that everything before it can be trimmed [S-85]."""
+        self._rotation_wanted = self._started
 
     def _open_first(self) -> None:
         """On a helper: the run's first file [S-20, S-21]; it is used as soon as it is reserved, without zeros."""
@@ -337,6 +355,7 @@ class Shard:
         self.log.context = OpenContext(*self._open_mark, self._clock.now_ms())
         # The open mark is written in front of the batch; a file of the batch's own size must hold both [S-87].
         self.log.rotate(len(self._buffer) + 4096)
+        self._rotation_wanted = False
         self.counters.rotations += 1
 
     def _aside(self, what: str, work: Callable[[], None]) -> None:

@@ -206,8 +206,10 @@ class Shard:
         self._looking = False
         self._looked_at_ns = clock.monotonic_ns()
         """When free space was last looked at by the clock."""
-        self._marked = True
-        """A `sync` mark, or nothing at all, is the last thing written."""
+        self._mark_end = (0, 0)
+        """The end of the last `sync` mark."""
+        self._mark_tried = (0, 0)
+        """Where the last one was begun; one that failed is tried again when the shard is well again."""
         self._closing = False
         self._finishing: Lsn | None = None
         """A completion is being called: what it submits is written behind it and its like, not among them."""
@@ -427,8 +429,8 @@ class Shard:
         self._measure_pwrite(batch.spent_ns)
         self._note_start(batch.place)
         if not batch.queue:
+            self._mark_end = self.log.position()
             return
-        self._marked = False
         if self._dirty_since_ns is None:
             self._dirty_since_ns = batch.began_ns
         self.counters.batches += 1
@@ -566,14 +568,15 @@ class Shard:
             yield self._synced_at_ns + SYNC_MARK_AFTER_NS, self._mark_synced
 
     def _wants_mark(self) -> bool:
-        if self._marked or self._queue or self._in_flight is not None or self.log.synced() < self.log.position():
+        position = self.log.position()
+        if not position[1] or position in (self._mark_end, self._mark_tried) or self.log.synced() < position:
             return False
-        return self._fits(_SYNC_MARK_BYTES)
+        return not self._queue and self._in_flight is None and self._fits(_SYNC_MARK_BYTES)
 
     def _mark_synced(self) -> None:
         """Say that everything before is synced, so that damage there is told apart from a torn tail [S-25]."""
         if self._wants_mark():
-            self._marked = True
+            self._mark_tried = self.log.position()
             mark = frame.encode_control(control.SyncMark(), 0, self._clock.now_ms(), synced_prefix=True)
             self._put(_Batch(bytearray(mark), [], self._end(), 0))
 
@@ -669,6 +672,7 @@ class Shard:
         if error is None and self.log.failed is None:
             self.state = "ok"
             self.reason = ""
+            self._mark_tried = (0, 0)
             self.flush()
         elif self.log.failed is not None:
             self._fail(error or WalError(self.log.failed), batch=False)

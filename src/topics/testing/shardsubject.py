@@ -1,7 +1,9 @@
 """The shard WAL under the sweeps: group commit, rotation, failure states and the verdicts of a restart (06 §5, §6).
 
 Submissions are chains of Append frames with payloads that tell them apart. What a restart replays must be, run by run,
-whole submissions in log order: everything synced, after a mere kill everything finished, nothing made up.
+whole submissions in log order: everything synced, after a mere kill everything finished, nothing made up. Half of the
+seeds have helpers that work, and report, when chance lets them; some have a slow volume, pressure, or a bound on free
+space.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
+from topics import paths
 from topics.codec import envelope, frame
 from topics.errors import TopicsError, WalCorrupt
 from topics.fs import Fs, ensure_dir
@@ -18,9 +21,9 @@ from topics.storage import group as groups
 from topics.storage.group import Group
 from topics.storage.owner import InlineOwner
 from topics.storage.shard import Lsn, Shard
-from topics.testing.clock import ManualClock
-from topics.testing.faultfs import FaultFs
+from topics.testing.driver import DiskDriver
 from topics.testing.monitorfs import MonitorFs
+from topics.testing.owner import SteppedOwner
 from topics.testing.simfs import SYNC_MODES, SimFs
 from topics.testing.subject import How, Violation
 
@@ -35,6 +38,7 @@ OPS = (
     "wait",
     "sync_mark",
     "trim",
+    "damage",
     "close_reopen",
     "kill_reopen",
     "crash_reopen",
@@ -45,29 +49,58 @@ Payload = tuple[str, ...]
 """The data of a submission's records: its identity."""
 
 
+SLOW_NS = 5_000_000
+"""A time of pwrite from which it takes some twenty fast ones to be fast again."""
+
+
+class ShardSetup(NamedTuple):
+    """Everything a seed decides about a run."""
+
+    file_bytes: int = 1500
+    init_zero: bool = False
+    stepped: bool = False
+    """Helpers work, and report, when chance lets them."""
+    slow: bool = False
+    """Writes begin on the shard's own thread."""
+    pressure: float = 0.0
+    min_free_bytes: int = 0
+
+
+def setup_for(seed: int) -> ShardSetup:
+    """The configuration of a seed."""
+    rng = random.Random(f"setup {seed}")
+    return ShardSetup(
+        file_bytes=rng.choice((1500, 4096, 9000)),
+        init_zero=rng.random() < 0.5,
+        stepped=rng.random() < 0.5,
+        slow=rng.random() < 0.4,
+        pressure=rng.choice((0.0, 0.0, 0.8)),
+        min_free_bytes=rng.choice((0, 0, 8192)),
+    )
+
+
 class Promise:
     """What is promised about one submission."""
 
-    __slots__ = ("durable", "finished", "lsn", "payload")
+    __slots__ = ("durable", "finished", "lsn", "payload", "size")
 
-    def __init__(self, payload: Payload) -> None:
+    def __init__(self, payload: Payload, size: int = 0) -> None:
         self.payload = payload
+        self.size = size
         self.lsn: Lsn | None = None
         self.finished = False
         self.durable = False
 
 
-class ShardDriver:
+class ShardDriver(DiskDriver):
     """Runs one shard on one group and keeps the promises in step."""
 
-    def __init__(self, file_bytes: int, init_zero: bool, seed: int) -> None:
-        self.on_disk: Callable[[SimFs], None] | None = None
-        self.clock = ManualClock()
+    def __init__(self, setup: ShardSetup, seed: int) -> None:
+        super().__init__()
+        self.setup = setup
         self.rng = random.Random(f"shard {seed}")
-        self._file_bytes = file_bytes
-        self._init_zero = init_zero
-        self._fs: Fs = SimFs()
-        self._owner = InlineOwner()
+        self._monitor = MonitorFs(self._fs)
+        self._owner: InlineOwner | SteppedOwner = InlineOwner()
         self._shard: Shard | None = None
         self._run = 0
         self._boot = "boot-1"
@@ -77,10 +110,11 @@ class ShardDriver:
         """Of this run, in log order."""
         self._position = (1, 0)
         self._count = 0
+        self._named = 0
+        """The highest file that `CURRENT` is known to name durably, or a later one."""
         self._crashed = False
         self._lied = False
         self._was_latched = False
-        self._lies_known = 0
 
     @property
     def shard(self) -> Shard:
@@ -88,17 +122,12 @@ class ShardDriver:
         return self._shard
 
     @property
-    def disk(self) -> SimFs:
-        fs = self._fs
-        while isinstance(fs, (FaultFs, MonitorFs)):
-            fs = fs.inner
-        assert isinstance(fs, SimFs)
-        return fs
-
-    @property
     def latched(self) -> bool:
         """Whether a failure latched this run: then even the page cache may have gone back to what the medium holds."""
-        self._was_latched = self._was_latched or (self._shard is not None and self._shard.state == "read_only")
+        shard = self._shard
+        # The helper knows before the owner hears of it.
+        if shard is not None and (shard.state == "read_only" or shard.log.failed is not None):
+            self._was_latched = True
         return self._was_latched
 
     def open(self, fs: Fs, *, killed: bool = False) -> None:
@@ -106,11 +135,10 @@ class ShardDriver:
         strict = killed and not self.latched and not self._lied
         self._crashed = not killed
         self.end()
-        self._fs = fs
-        if self.on_disk is not None:
-            self.on_disk(self.disk)
+        self._adopt(fs)
+        self._monitor = MonitorFs(fs)
         try:
-            group = self._recover(fs)
+            group = self._recover(self._monitor)
         except WalCorrupt as error:
             if not self._lied:
                 raise Violation(f"refused after a mere restart: {error}") from error
@@ -118,13 +146,15 @@ class ShardDriver:
             self._settled, self._current, self._position, self._lied = [], [], (1, 0), False
             self.open(SimFs(self.rng.getrandbits(32)))
             return
-        found = replayed(fs, group)
+        found = replayed(self._monitor, group)
         self._compare(found, strict)
         self._settled = [self._known(payload) for payload in found]
         self._current = []
         self._run += 1
+        setup = self.setup
+        self._owner = SteppedOwner() if setup.stepped else InlineOwner()
         self._shard = Shard(
-            fs,
+            self._monitor,
             group,
             owner=self._owner,
             clock=self.clock,
@@ -132,9 +162,14 @@ class ShardDriver:
             boot=self._boot,
             shard=0,
             shards=1,
-            file_bytes=self._file_bytes,
-            init_zero=self._init_zero,
+            file_bytes=setup.file_bytes,
+            init_zero=setup.init_zero,
+            min_free_bytes=setup.min_free_bytes,
         )
+        self._shard.pressure = setup.pressure
+        if setup.slow:
+            self._shard._pwrite_ewma_ns, self._shard.writes_aside = SLOW_NS, True
+        self._named = 0
         self._crashed = self._lied = self._was_latched = False
         self._lies_known = len(self.disk.lies)
 
@@ -160,9 +195,6 @@ class ShardDriver:
             if self._struck() == struck and not isinstance(error, OSError):
                 raise Violation(f"cannot be opened, and no fault is to blame: {error!r}") from error
 
-    def _struck(self) -> int:
-        return len(self._fs.hits) if isinstance(self._fs, FaultFs) else 0
-
     def must_work(self) -> None:
         self.disk.clear_faults()
         for _ in range(3):
@@ -172,9 +204,11 @@ class ShardDriver:
         else:
             raise Violation("the disk is healthy and the group cannot be opened")
         self.do("write_durable")
+        self._settle()
         if self.latched:
             self.do("close_reopen")
             self.do("write_durable")
+            self._settle()
         if not self._current or not self._current[-1].durable:
             raise Violation("the disk is healthy and a durable submission was not taken")
 
@@ -189,14 +223,42 @@ class ShardDriver:
             self.start(self._fs)
             return
         getattr(self, f"_op_{op}")()
-        self._owner.run()
+        if isinstance(self._owner, SteppedOwner) and self.rng.random() < 0.6:
+            for _ in range(self.rng.randrange(6)):
+                self._owner.move(self.rng)
+        else:
+            self._settle()
+        self._note_lies()
+
+    def _settle(self) -> None:
+        """Let everything come to rest: then every accepted submission has its answer."""
+        shard = self._shard
+        if shard is None:
+            return
+        self._rest()
+        if shard.depth and self.setup.pressure:
+            self.clock.advance(10)
+            shard.tick()
+            self._rest()
         self._note_lies()
         for promise in self._current:
-            if self._shard is not None and not promise.finished and self._shard.state == "ok" and not self._lied:
+            if not promise.finished:
                 raise Violation(f"{promise.payload} was accepted and never finished [S-73]")
 
+    def _rest(self) -> None:
+        if isinstance(self._owner, SteppedOwner):
+            self._owner.settle()
+        else:
+            self._owner.run()
+
+    def _tick(self, ms: int) -> None:
+        """Let time pass, do what is due, and all that follows from it."""
+        self.clock.advance(ms)
+        self.shard.tick()
+        self._settle()
+
     def _note_lies(self) -> None:
-        if len(self.disk.lies) > self._lies_known:
+        if self._disk_lied():
             self._lied = True
 
     def _submit(self, sizes: list[int], *, durable: bool) -> None:
@@ -204,19 +266,21 @@ class ShardDriver:
         for size in sizes:
             self._count += 1
             payload.append(f"{self._count}." + "x" * size)
-        promise = Promise(tuple(payload))
         records = [(None, None, envelope.build(b'"%b"' % text.encode())) for text in payload]
         frames = frame.encode_appends(records, 7, self._count, self.clock.now_ms(), durable=durable)
+        promise = Promise(tuple(payload), len(frames))
         refused = self.shard.state == "read_only"
+        # Before it is accepted, because a large one is written inside the call.
+        self._current.append(promise)
         try:
             self.shard.submit(frames, len(sizes), partial(self._finished, promise, durable), durable=durable)
         except TopicsError as error:
+            self._current.remove(promise)
             if self.shard.state == "ok":
                 raise Violation(f"refused although the shard is well: {error!r}") from error
             return
         if refused:
             raise Violation("a latched shard took a submission [S-78]")
-        self._current.append(promise)
 
     def _finished(self, promise: Promise, durable: bool, outcome: Lsn | TopicsError) -> None:
         self._note_lies()
@@ -230,10 +294,21 @@ class ShardDriver:
             return
         promise.finished = True
         promise.lsn = outcome
+        self._check_current(outcome.file_no)
         if durable and not self._lied:
+            self._monitor.acked(f"{DIR}/{paths.wal_file(outcome.file_no)}", outcome.offset + promise.size)
             at = self._current.index(promise)
             for earlier in self._current[: at + 1]:
                 earlier.durable = earlier.lsn is not None
+
+    def _check_current(self, file_no: int) -> None:
+        """`CURRENT` names a file durably before anything in it is acknowledged [S-86]."""
+        if file_no <= self._named or self._lied:
+            return
+        named = groups.read_current(self.disk.crash_image(0, "nothing"), DIR)
+        if named is None or named < file_no:
+            raise Violation(f"acknowledged in file {file_no}, and CURRENT names {named} [S-86]")
+        self._named = named
 
     def _op_write(self) -> None:
         self._submit([self.rng.choice((0, 3, 200, 466, 900))], durable=False)
@@ -243,7 +318,7 @@ class ShardDriver:
 
     def _op_write_large(self) -> None:
         """Larger than a whole file: it gets one of its own size [S-87]."""
-        self._submit([self._file_bytes + 10], durable=self.rng.random() < 0.5)
+        self._submit([self.setup.file_bytes + 10], durable=self.rng.random() < 0.5)
 
     def _op_write_chain(self) -> None:
         self._submit([self.rng.randrange(150) for _ in range(6)], durable=self.rng.random() < 0.5)
@@ -258,31 +333,60 @@ class ShardDriver:
 
     def _op_wait(self) -> None:
         """Background sync: what was written is durable soon without another call [S-76]."""
-        self.clock.advance(1000)
-        self.shard.tick()
-        self._owner.run()
-        self._note_lies()
+        self._settle()
+        self._tick(1000)
         if self.shard.state == "ok" and not self._lied:
             for promise in self._current:
                 promise.durable = promise.lsn is not None
 
     def _op_sync_mark(self) -> None:
         self._op_wait()
-        self.clock.advance(30)
-        self.shard.tick()
+        self._tick(30)
 
     def _op_trim(self) -> None:
-        """Everything durable so far is in segments: replay begins behind it, and older files go."""
+        """Replay begins at a submission, or behind all that is finished; older files go [S-192, S-89]."""
+        self._settle()
         if self.latched or self._lied or not self._current or not all(p.durable for p in self._current):
             return
-        self._position = self.shard.log.position()
-        self._settled, self._current = [], []
+        self._settled = []
+        self._position = self._trim_position()
+        self._current = [promise for promise in self._current if promise.lsn and promise.lsn >= self._position]
         self.shard.log.delete_before(self._position[0])
+        self.shard.forget_starts(self._position[0])
+
+    def _trim_position(self) -> Lsn:
+        needed = self.rng.choice((None, self.rng.choice(self._current).lsn))
+        if needed is None:
+            return self.shard.done_pos()
+        return Lsn(needed.file_no, self.shard.start_before(*needed))
+
+    def _op_damage(self) -> None:
+        """Synced bytes in front of a sync mark or of another file's do not rot unnoticed [S-25, S-68]."""
+        self._op_sync_mark()
+        places = [promise for promise in self._current if promise.lsn is not None]
+        quiet = self.shard.state == "ok" and not self.latched and not self._lied
+        # The mark has room, and the file is not one whose first write was taken back.
+        if not quiet or not places or not self.shard.log.fits(100) or not self.shard.log.position()[1]:
+            return
+        promise = self.rng.choice(places)
+        assert promise.lsn is not None
+        path = f"{DIR}/{paths.wal_file(promise.lsn.file_no)}"
+        image = self.disk.kill_image()
+        if promise.lsn.file_no < self.shard.log.position()[0] and self.rng.random() < 0.5:
+            image.truncate_at_rest(path, promise.lsn.offset)
+        else:
+            image.flip_bit(path, promise.lsn.offset + self.rng.randrange(promise.size), self.rng.randrange(8))
+        try:
+            groups.read_group(image, DIR, "", self._position)
+        except WalCorrupt:
+            return
+        raise Violation(f"damage to synced bytes at {promise.lsn} goes unnoticed [S-65]")
 
     def _op_close_reopen(self) -> None:
+        self._settle()
         self.shard.flush()
         self.shard.sync()
-        self._owner.run()
+        self._settle()
         try:
             latched = not self.shard.close() or self.latched
         except TopicsError:
@@ -300,35 +404,34 @@ class ShardDriver:
         self._boot += "'"
         self._move_to(self.disk.crash_image(self.rng), killed=False)
 
-    def _move_to(self, survivor: SimFs, *, killed: bool) -> None:
-        old, fs = self.disk, self._fs
-        old.before = None
-        if isinstance(fs, FaultFs):
-            fs.inner = survivor
-        else:
-            fs = survivor
-        self.start(fs, killed=killed)
-
     def _op_failed_sync(self) -> None:
         self.disk.fail_sync(self.rng.choice(SYNC_MODES), k=self.rng.randrange(1, 3))
         self._op_write_durable()
-        self._owner.run()
+        self._rest()
         self._op_write_durable()
 
     def _op_full_disk(self) -> None:
-        disk = self.disk
-        used = sum((len(data) + 511) // 512 * 512 for data in disk.files().values())
-        disk.capacity = used + self.rng.choice((0, 512, 1024))
+        self._settle()
+        self._leave_space(self.rng.choice((0, 512, 1024)))
         for op in (self._op_write_chain, self._op_write_large, self._op_write):
             op()
-            self._owner.run()
-        disk.capacity = None
+            self._settle()
+        was_full, struck = self.shard.state == "full", self._struck()
+        self._tick(1100)
+        if self.shard.state == "ok" and self._struck() == struck:
+            self._check_well(was_full)
+        self.disk.capacity = None
         struck = self._struck()
-        self.clock.advance(1100)
-        self.shard.tick()
-        self._owner.run()
+        self._tick(1100)
         if self.shard.state == "full" and self._struck() == struck:
             raise Violation("space is back and the shard still refuses [S-80]")
+
+    def _check_well(self, was_full: bool) -> None:
+        """A shard is well only above the bound, and again only when the next file is there [S-80]."""
+        if self.disk.free_bytes(DIR) < self.setup.min_free_bytes:
+            raise Violation("free space is below the bound and the shard is well [S-80]")
+        if was_full and not self.shard.log.has_ready():
+            raise Violation("the next file was not made and the shard is well again [S-80]")
 
     def judge(self, image: SimFs, how: How, rng: random.Random) -> None:
         """Replay a survivor twice and hold it against the promises."""
@@ -398,8 +501,7 @@ class ShardSubject:
     ops = OPS
 
     def driver(self, seed: int) -> ShardDriver:
-        rng = random.Random(f"setup {seed}")
-        return ShardDriver(rng.choice((1500, 4096, 9000)), rng.random() < 0.5, seed)
+        return ShardDriver(setup_for(seed), seed)
 
     def workload(self, rng: random.Random, length: int) -> list[str]:
         weights = [5 if op.startswith(("write", "tick")) else 2 if op in ("wait", "sync_mark") else 1 for op in OPS]
@@ -407,12 +509,12 @@ class ShardSubject:
 
     def fault_workloads(self) -> dict[str, tuple[Callable[[], ShardDriver], tuple[str, ...]]]:
         """Short workloads that together pass through every kind of disk call of a shard."""
-        return {name: (partial(ShardDriver, **fields, seed=0), ops) for name, (fields, ops) in _WORKLOADS.items()}
+        return {name: (partial(ShardDriver, setup, 0), ops) for name, (setup, ops) in _WORKLOADS.items()}
 
 
-_SMALL: dict[str, Any] = {"file_bytes": 1500, "init_zero": False}
-_ZEROED: dict[str, Any] = {"file_bytes": 1500, "init_zero": True}
-_WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+_SMALL = ShardSetup()
+_ZEROED = ShardSetup(init_zero=True)
+_WORKLOADS: dict[str, tuple[ShardSetup, tuple[str, ...]]] = {
     "durable": (_SMALL, ("write_durable", "write_chain", "tick_of_both", "wait", "sync_mark", "write")),
     "rotation": (_ZEROED, ("tick_of_many", "write_large", "write_durable", "tick_of_both", "trim", "write_durable")),
     "restart": (_SMALL, ("write_durable", "tick_of_many", "close_reopen", "write", "kill_reopen", "write_durable")),
@@ -421,4 +523,16 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("write_durable", "tick_of_many", "crash_reopen", "tick_of_both", "write_large", "crash_reopen"),
     ),
     "full": (_SMALL, ("write", "full_disk", "write_durable", "wait")),
+    "stepped": (
+        ShardSetup(stepped=True),
+        ("write_durable", "tick_of_both", "write_large", "tick_of_both", "write_durable", "wait", "tick_of_many"),
+    ),
+    "slow": (
+        ShardSetup(stepped=True, slow=True),
+        ("write_durable", "tick_of_both", "tick_of_many", "write_large", "sync_mark", "tick_of_both", "close_reopen"),
+    ),
+    "pressed": (
+        ShardSetup(slow=True, pressure=0.8, min_free_bytes=8192),
+        ("write_durable", "tick_of_both", "full_disk", "tick_of_both", "write_large", "damage"),
+    ),
 }

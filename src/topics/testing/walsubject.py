@@ -17,7 +17,7 @@ from topics import paths
 from topics.errors import WalCorrupt, WalError, WalInUse, WalIo, WalReadOnly, WriteFailed
 from topics.fs import Fs
 from topics.testing.clock import ManualClock
-from topics.testing.faultfs import FaultFs
+from topics.testing.driver import DiskDriver
 from topics.testing.monitorfs import MonitorFs
 from topics.testing.simfs import SYNC_MODES, SimFs
 from topics.testing.subject import How, Violation
@@ -136,39 +136,24 @@ def _driver_for(**fields: Any) -> WalDriver:
     return WalDriver(WalSetup(config, "tiny"), 0)
 
 
-class WalDriver:
-    """Runs operations on a `Wal` and keeps the model in step with what they promise.
-
-    `on_disk` is told of every simulated disk the log moves to, so that a sweep can hook itself in.
-    """
+class WalDriver(DiskDriver):
+    """Runs operations on a `Wal` and keeps the model in step with what they promise."""
 
     def __init__(self, setup: WalSetup, seed: int) -> None:
+        super().__init__()
         self.config, self.regime = setup
         self.model = WalModel()
-        self.clock = ManualClock()
         self.rng = random.Random(f"payloads {seed}")
-        self.on_disk: Callable[[SimFs], None] | None = None
-        self._fs: Fs = SimFs()
         self._monitor = MonitorFs(self._fs)
         self._wal: Wal | None = None
         self._count = 0
         self._window_passed = False
-        self._lies_known = 0
         self._crashed = False
 
     @property
     def wal(self) -> Wal:
         assert self._wal is not None
         return self._wal
-
-    @property
-    def disk(self) -> SimFs:
-        """The simulated disk under any wrappers."""
-        fs = self._fs
-        while isinstance(fs, (FaultFs, MonitorFs)):
-            fs = fs.inner
-        assert isinstance(fs, SimFs)
-        return fs
 
     @property
     def latched(self) -> bool:
@@ -183,9 +168,7 @@ class WalDriver:
         killed = killed and not self.latched and not self.model.lied
         self.end()
         self._crashed = not killed
-        self._fs = fs
-        if self.on_disk is not None:
-            self.on_disk(self.disk)
+        self._adopt(fs)
         self._monitor = MonitorFs(fs)
         try:
             wal, info = open_checked(self.config, clock=self.clock, fs=self._monitor)
@@ -238,7 +221,6 @@ class WalDriver:
             self._check_reads()
 
     def start(self, fs: Fs, *, killed: bool = False) -> None:
-        """Open, unless a failing disk prevents it; then the next operation tries again."""
         struck = self._struck()
         try:
             self.open(fs, killed=killed)
@@ -262,12 +244,8 @@ class WalDriver:
         if len(self.model.entries) != before + 1 or not self.model.entries[-1].durable:
             raise Violation("the disk is healthy and a record was not taken")
 
-    def _struck(self) -> int:
-        """How many injected faults have struck."""
-        return len(self._fs.hits) if isinstance(self._fs, FaultFs) else 0
-
     def _note_lies(self) -> None:
-        if len(self.disk.lies) > self._lies_known:
+        if self._disk_lied():
             self.model.lied = True
 
     def _check_reads(self) -> None:
@@ -453,16 +431,6 @@ class WalDriver:
         """Power loss: any state the disk allows may be what the next boot finds."""
         self._move_to(self.disk.crash_image(self.rng), killed=False)
 
-    def _move_to(self, survivor: SimFs, *, killed: bool) -> None:
-        """Go on with a survivor, behind the same faults."""
-        old, fs = self.disk, self._fs
-        old.before = None
-        if isinstance(fs, FaultFs):
-            fs.inner = survivor
-        else:
-            fs = survivor
-        self.start(fs, killed=killed)
-
     def _op_failed_sync(self) -> None:
         """One of the next syncs fails in one of the ways kernels have; then go on until something notices."""
         self.disk.fail_sync(self.rng.choice(SYNC_MODES), k=self.rng.randrange(1, 3))
@@ -471,13 +439,11 @@ class WalDriver:
 
     def _op_full_disk(self) -> None:
         """No space for a while: writes are refused, nothing is lost, and the log works again afterwards."""
-        disk = self.disk
-        used = sum((len(data) + 511) // 512 * 512 for data in disk.files().values())
-        disk.capacity = used + self.rng.choice((0, 512, 1024))
+        self._leave_space(self.rng.choice((0, 512, 1024)))
         self._op_batch_even()
         self._op_batch_even()
         self._op_append()
-        disk.capacity = None
+        self.disk.capacity = None
         struck = self._struck()
         before = len(self.model.entries)
         self._op_append_even()

@@ -1,8 +1,7 @@
-"""Shards and WAL groups on a simulated disk, files of a group made by hand, and an owner that moves step by step."""
+"""Shards and WAL groups on a simulated disk, and files of a group made by hand."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,9 +13,10 @@ from topics.errors import TopicsError
 from topics.fs import ensure_dir
 from topics.storage import group as groups
 from topics.storage.group import Group
-from topics.storage.owner import Done, InlineOwner, Owner, Work
+from topics.storage.owner import InlineOwner, Owner
 from topics.storage.shard import Lsn, Shard
 from topics.testing import Fault, FaultFs, ManualClock, MonitorFs, SimFs
+from topics.testing.owner import SteppedOwner as SteppedOwner
 from topics.testing.simfs import SyncMode
 
 DIR = "/store/wal"
@@ -187,49 +187,6 @@ def kinds(data: bytes) -> list[str]:
             kind = "append" if decoded.type == frame.APPEND else "control"
         found.append(kind + ("*" if decoded.flags & frame.SYNCED_PREFIX else ""))
     return found
-
-
-class SteppedOwner:
-    """An owner whose helpers move only when the test says so: each lane is a queue of work."""
-
-    def __init__(self) -> None:
-        self._soon: deque[Callable[[], None]] = deque()
-        self.lanes: dict[str, deque[tuple[Work, Done]]] = {}
-
-    def soon(self, call: Callable[[], None]) -> None:
-        self._soon.append(call)
-
-    def aside(self, lane: str, work: Work, done: Done) -> None:
-        self.lanes.setdefault(lane, deque()).append((work, done))
-
-    def run(self) -> None:
-        """What was put off, but nothing of the helpers."""
-        while self._soon:
-            self._soon.popleft()()
-
-    def waiting(self, lane: str) -> int:
-        return len(self.lanes.get(lane, ()))
-
-    def work(self, lane: str) -> Callable[[], None]:
-        """Let a helper do its next piece; the caller says when the owner hears of it."""
-        work, done = self.lanes[lane].popleft()
-        outcome: Exception | None = None
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - an outcome like any other
-            outcome = error
-        return lambda: done(outcome)
-
-    def step(self, lane: str) -> None:
-        """One piece of work, its report, and what the report put off."""
-        self.work(lane)()
-        self.run()
-
-    def settle(self) -> None:
-        """Everything, until nothing is left."""
-        self.run()
-        while lane := next((lane for lane, queue in self.lanes.items() if queue), None):
-            self.step(lane)
 
 
 class Ticket:

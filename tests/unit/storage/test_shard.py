@@ -321,6 +321,32 @@ def test_a_sync_mark_that_cannot_be_written_counts_like_any_write(run: kit.Run, 
     assert run.disk.file(1) == run.disk.file(1)[: place.offset + 64]
 
 
+def test_a_sync_mark_that_found_no_space_follows_when_there_is_some(run: kit.Run) -> None:
+    """S-25, S-80: tried once, not with every tick; and again when the shard is well."""
+    run.put(durable=True)
+    run.disk.fail("pwrite", "ENOSPC", path=kit.name(1), times="always")
+    run.tick(kit.SYNC_MARK_MS)
+    assert run.state == "full"
+    since = run.disk.sim.disk_calls
+    for _ in range(10):
+        run.tick(kit.SYNC_MARK_MS)
+    assert run.disk.calls(since) == []
+    run.disk.faults.clear()
+    run.tick(SECOND_MS)
+    run.tick()
+    assert run.state == "ok"
+    assert kit.kinds(run.disk.file(1)) == ["open*", "append", "sync*"]
+
+
+def test_a_full_shard_marks_what_it_has_synced(run: kit.Run) -> None:
+    """S-25, S-80: a mark fits where a file cannot be made."""
+    fill_up(run)
+    run.tick(kit.BACKGROUND_MS)
+    run.tick(kit.SYNC_MARK_MS)
+    assert run.state == "full"
+    assert kit.kinds(run.disk.file(1))[-1] == "sync*"
+
+
 def test_4096_submissions_may_wait(disk: kit.Disk) -> None:
     """S-71: the next raises `WalFull`, and nothing of it is accepted."""
     run = kit.Run(disk, kit.SteppedOwner())

@@ -37,7 +37,7 @@ def slow(stepped: kit.Run) -> kit.Run:
     assert stepped.shard.writes_aside
     slow_down(stepped, 2)
     assert stepped.shard.log.synced() == stepped.shard.log.position()
-    stepped.shard._marked = True
+    stepped.shard._mark_end = stepped.shard.log.position()
     return stepped
 
 

@@ -154,7 +154,8 @@ def _admit(core: Core, topic: Topic, write: Write) -> None:
         if (config.cap_records and records + count > config.cap_records) or (
             config.cap_bytes and nbytes + size > config.cap_bytes
         ):
-            raise TopicFull(topic.name, config.cap_records, config.cap_bytes, topic.head, topic.earliest_seq)
+            earliest = retention.earliest_unexpired(core, topic)
+            raise TopicFull(topic.name, config.cap_records, config.cap_bytes, topic.head, earliest)
     most = core.config.max_total_bytes
     if most and core.live_total() + core.staged_bytes + size > most:
         raise LimitReached("max_total_bytes", most)

@@ -254,7 +254,9 @@ class Checkpointer:
         jobs = self._capture(full or final)
         if full:
             for shard in core.wal.shards:
-                if shard.key in core.unmarked:
+                if shard.key in core.unrotated:
+                    core.unrotated.discard(shard.key)
+                    core.unmarked.add(shard.key)
                     shard.rotate_soon()
         reader = core.wal.reader
 

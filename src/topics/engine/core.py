@@ -86,6 +86,8 @@ class Core:
         """Whether anything but marks was logged since the last snapshot [S-214]."""
         self.unmarked: set[str] = set()
         """Groups with frames behind their last mark."""
+        self.unrotated: set[str] = set()
+        """Groups whose active file holds more than marks."""
         self.changed: set[int] = set()
         """Topics whose head or floors differ from their newest mark row."""
         self.unsealed: set[int] = set()
@@ -176,6 +178,7 @@ class Core:
         shard = self.shard(topic_id)
         self.submit_to(shard, frames, count, done, durable, control)
         self.unmarked.add(shard.key)
+        self.unrotated.add(shard.key)
         self.logged = True
 
     def submit_to(

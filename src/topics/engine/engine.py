@@ -78,6 +78,7 @@ class Engine:
         self._timer: Timer | None = None
         self._progress = 0.0
         self._due: dict[str, int] = {}
+        self._opened_ns = core.clock.monotonic_ns()
         self._closed = False
         self._close_lock = threading.Lock()
         self.aio = EngineAio(self)
@@ -130,6 +131,8 @@ class Engine:
         self._note_lost_caches(found, lock, assume_crash)
         core.failed_syncs = set(lock.failed)
         core.wal = self._shards(found)
+        for shard in core.wal.shards:
+            shard.on_latched = partial(self._note_latched, lock, FailedSync(core.run, shard.key))
 
         def progress(share: float) -> None:
             self._progress = share
@@ -158,6 +161,11 @@ class Engine:
             lost |= {FailedSync(max(found.ready), key) for key in found.groups}
         lock.note(lost)
 
+    def _note_latched(self, lock: StoreLock, failed: FailedSync) -> None:
+        """A later start must not believe the page cache of this run [S-78]; as good as it can be done."""
+        what = f"sync_failed={failed.run}:{failed.group} in the lock file"
+        self._core.owner.aside("lock", lambda: lock.note([failed]), self._core.note_failure(what))
+
     def _shards(self, found: discover.Found) -> Shards:
         core, config = self._core, self._core.config
         wal_dir = f"{core.dir}/{paths.WAL_DIR}"
@@ -166,12 +174,13 @@ class Engine:
             dir = group_dir(wal_dir, key)
             ensure_dir(core.fs, dir)
             known = found.groups.get(key) or group.Group(key, dir, (), (), ())
-            recovered[key] = Recovered(known, found.row(key), found.first_file(key))
+            recovered[key] = Recovered(known, found.first_file(key))
         return Shards(
             core.fs, wal_dir, config.wal_shards, recovered, WalFiles(), owner=core.owner, clock=core.clock,
             run=core.run, boot=core.boot, file_bytes=config.wal_file_bytes, init_zero=config.wal_init_zero,
             min_free_bytes=config.min_free_bytes, max_fds=min(config.max_fds or MAX_FDS, MAX_FDS),
             max_submissions=config.queue_submissions, max_pending_bytes=config.queue_bytes,
+            retired=[row for row in found.rows if row.retired],
         )  # fmt: skip
 
     def _tidy(self, deleted: set[int]) -> None:
@@ -180,8 +189,10 @@ class Engine:
         root = f"{core.dir}/{paths.TOPICS_DIR}"
         for id in sorted(deleted):
             alive = core.topic_dir(id)
+            dead = f"{root}/{paths.topic_dir(id, deleted=True)}"
             if core.fs.exists(alive):
-                core.fs.rename(alive, f"{root}/{paths.topic_dir(id, deleted=True)}")
+                topics.clear_dir(core, dead)
+                core.fs.rename(alive, dead)
         if deleted:
             core.fs.sync_dir(root)
         for name in core.fs.listdir(root):
@@ -352,11 +363,10 @@ class Engine:
             topics.remove_files(core, id)
 
     def _every(self, what: str, ms: int, now: int, call: Callable[[], None]) -> None:
-        due = self._due.get(what)
-        if due is None or now >= due:
+        due = self._due.setdefault(what, self._opened_ns + ms * NS_PER_MS)
+        if now >= due:
             self._due[what] = now + ms * NS_PER_MS
-            if due is not None:
-                call()
+            call()
 
     def _sweep(self) -> None:
         """Once a second: TTL, keys whose window is over, reservations of idle topics."""

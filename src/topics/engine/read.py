@@ -20,7 +20,7 @@ from topics.engine.core import Core, Outcome
 from topics.engine.index import Run, Stored
 from topics.engine.topic import Topic
 from topics.errors import CallerError, TopicNotFound, TopicsError
-from topics.model import Gap, GapReason, Limits, ReadResult, Record, TopicState, check_u64, utf8_bytes
+from topics.model import Gap, GapReason, Limits, ReadResult, Record, TopicState, check_u32, check_u64, utf8_bytes
 from topics.storage.segread import Absent
 from topics.storage.tail import DeadRun
 
@@ -61,10 +61,10 @@ class Query(NamedTuple):
             name,
             check_u64(from_seq, "from_seq"),
             None if from_ts is None else check_u64(from_ts, "from_ts"),
-            limits.read_limit(check_u64(limit, "limit")),
+            limits.read_limit(check_u32(limit, "limit")),
             limits.read_bytes(check_u64(max_bytes, "max_bytes")),
             _nodes(node, limits),
-            min(check_u64(wait_ms, "wait_ms"), limits.max_wait_ms),
+            min(check_u32(wait_ms, "wait_ms"), limits.max_wait_ms),
         )
 
 

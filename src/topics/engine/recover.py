@@ -186,7 +186,9 @@ class Recovery:
         told = config.durability in ("disk", "fsync")
         dir = core.topic_dir(id)
         assert core.wal is not None
-        if ck or core.fs.exists(dir):
+        # Renamed: its TopicDelete is in the log, and nothing of it is to be looked at.
+        gone = core.fs.exists(f"{core.dir}/{paths.TOPICS_DIR}/{paths.topic_dir(id, deleted=True)}")
+        if (ck or core.fs.exists(dir)) and not gone:
             ensure_dir(core.fs, dir)
             opened = open_segments(
                 core.fs, dir, id, core.maps, core.config.segment_limits,

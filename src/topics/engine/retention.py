@@ -32,6 +32,16 @@ def unexpired(core: Core, topic: Topic) -> tuple[int, int]:
     return topic.count - gone.records, topic.bytes - gone.bytes
 
 
+def earliest_unexpired(core: Core, topic: Topic) -> int:
+    """The first live seq that has not expired, `head + 1` when there is none."""
+    limit = _limit(topic, core.clock.now_ms())
+    last = topic.index.expired_through(limit, topic.floor, topic.head) if limit else None
+    if last is None:
+        return topic.earliest_seq
+    found = topic.index.ahead(last + 1, topic.head, 1)
+    return found[0].seq if found else topic.head + 1
+
+
 def _limit(topic: Topic, now_ms: int) -> int:
     """Records with a `ts` below it have expired; 0 without a TTL [TTL-1]."""
     ttl = topic.config.ttl_ms

@@ -73,10 +73,10 @@ class Found(NamedTuple):
         """What is to be replayed."""
         return sum(one.file.scan.end - one.file.start for one in self.files)
 
-    def row(self, key: str) -> WalRow | None:
-        """The newest snapshot's row of a group."""
-        rows = self.snapshot.header.wal if self.snapshot is not None else ()
-        return next((row for row in rows if row.group == key), None)
+    @property
+    def rows(self) -> tuple[WalRow, ...]:
+        """The rows of the newest snapshot."""
+        return self.snapshot.header.wal if self.snapshot is not None else ()
 
     def first_file(self, key: str) -> int:
         """The number that a new run's first file of a group has [S-21]."""

@@ -149,6 +149,8 @@ class Shard:
     ) -> None:
         self.key = group.key
         self.state: State = "ok"
+        self.on_latched: Callable[[], None] = lambda: None
+        """Told once, on the owner, when the shard takes no more writes for the rest of the run."""
         self.reason = ""
         self.counters = Counters()
         self.pressure = 0.0
@@ -591,8 +593,7 @@ class Shard:
             # No space, or the next file could not be made for another reason; what is active keeps its room.
             self._fill_up(error)
         else:
-            self.state = "read_only"
-            self.reason = str(error)
+            self._latch(str(error))
         queue, self._queue, self._buffer, self._queued_frames = self._queue, [], bytearray(), 0
         waiting: list[Submission] = []
         if self.state == "read_only":
@@ -700,9 +701,14 @@ class Shard:
             durable = self.log.close()
         finally:
             if not durable:
-                self.state = "read_only"
-                self.reason = self.reason or self.log.failed or "closing failed"
+                self._latch(self.reason or self.log.failed or "closing failed")
         return durable
+
+    def _latch(self, reason: str) -> None:
+        """Take no more writes for the rest of the run, and say so once [S-78]."""
+        told, self.state, self.reason = self.state == "read_only", "read_only", reason
+        if not told:
+            self.on_latched()
 
 
 _SYNC_MARK_BYTES = len(frame.encode_control(control.SyncMark(), 0, 0, synced_prefix=True))

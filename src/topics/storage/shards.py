@@ -43,8 +43,6 @@ class Recovered(NamedTuple):
     """A group as recovery found it."""
 
     group: Group
-    row: WalRow | None
-    """The newest snapshot's row."""
     first_file: int
     """Number of the file that this run would begin with [S-21]."""
 
@@ -70,6 +68,7 @@ class Shards:
         max_fds: int,
         max_submissions: int,
         max_pending_bytes: int,
+        retired: Iterable[WalRow] = (),
     ) -> None:
         self._fs = fs
         self._wal_dir = wal_dir
@@ -86,8 +85,11 @@ class Shards:
             self.shards.append(shard)
         self._by_key = {shard.key: shard for shard in self.shards}
         self._starts: dict[str, dict[int, array[int]]] = {key: {} for key in recovered}
+        self._below = {key: list(found.group.below) for key, found in recovered.items()}
+        """Files of earlier runs that the newest snapshot does not need."""
         self.orphans = {key: found for key, found in recovered.items() if key not in self._by_key}
-        self.retired = {key: found.row for key, found in self.orphans.items() if found.row and found.row.retired}
+        self._retired = {row.group: row for row in retired if row.group not in recovered}
+        """Rows of groups that are gone: their numbers are not used again [S-211]."""
         dirs = {key: group_dir(wal_dir, key) for key in recovered}
         self.reader = WalReader(fs, dirs, files, max_fds)
 
@@ -134,7 +136,7 @@ class Shards:
                 rows.append(WalRow(key, *lowest[key]))
             else:
                 rows.append(WalRow(key, found.first_file - 1, 0, 1))
-        return rows
+        return [*rows, *self._retired.values()]
 
     def active_file(self, key: str) -> int:
         """The number of the file that a group writes, or would; of one that it no longer uses, a very high one."""
@@ -148,22 +150,37 @@ class Shards:
             rows = [rows.get(shard.key) for rows in retained]
             if rows and all(row is not None for row in rows):
                 below = min(row.file_no + row.retired for row in rows if row is not None)
+                gone += self._trim_earlier(shard.key, below)
                 gone += [(shard.key, number) for number in shard.log.delete_before(below)]
         for key in list(self.orphans):
             rows = [rows.get(key) for rows in retained]
             if rows and all(row is not None and row.retired for row in rows) and self._remove(key):
-                gone += [(key, number) for number in self._starts.get(key, {})]
+                gone += [(key, number) for number in (*self._starts[key], 0)]
+        return gone
+
+    def _trim_earlier(self, key: str, below: int) -> list[tuple[str, int]]:
+        """Unlink files that lay below the replay position when the engine was opened, oldest first."""
+        gone: list[tuple[str, int]] = []
+        dir = group_dir(self._wal_dir, key)
+        for number in sorted(self._below[key]):
+            if number >= below:
+                break
+            self._fs.remove(f"{dir}/{paths.wal_file(number)}")
+            self._fs.sync_dir(dir)
+            gone.append((key, number))
         return gone
 
     def forget(self, gone: Iterable[tuple[str, int]]) -> None:
         """On the owner: files that `trim` unlinked."""
         for key, number in gone:
-            self._starts.get(key, {}).pop(number, None)
+            self._starts[key].pop(number, None)
+            if number in self._below[key]:
+                self._below[key].remove(number)
             shard = self._by_key.get(key)
             if shard is not None:
                 shard.forget_starts(number + 1)
-            else:
-                self.orphans.pop(key, None)
+            elif key in self.orphans:
+                self._retired[key] = WalRow(key, self.orphans.pop(key).first_file - 1, 0, 1)
             reference = self.files.find(key, number)
             if reference is not None:
                 self.reader.forget(reference)

@@ -285,12 +285,11 @@ class Checkpointer:
             topic = core.topics.get(id)
             if topic is None or not can_log(core.wal.of(id)):
                 continue
-            reclaim.explain_dead_prefix(topic)
-            if not self._selected(topic, now, full):
-                continue
             try:
                 topic.mark_again()
-                jobs.append(_Job(topic, now, self._durable_floor(topic)))
+                reclaim.explain_dead_prefix(topic)
+                if self._selected(topic, now, full):
+                    jobs.append(_Job(topic, now, self._durable_floor(topic)))
             except OSError as error:
                 log.error("topic %r is left out of this checkpoint: %s", topic.name, error)
         return jobs

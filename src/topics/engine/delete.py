@@ -43,6 +43,13 @@ class Removal(NamedTuple):
         return cls(None, selector, listed)
 
 
+def check_flag(value: object, what: str) -> bool:
+    """A flag is true or false, nothing that merely counts as such."""
+    if not isinstance(value, bool):
+        raise CallerError(f"{what} must be true or false")
+    return value
+
+
 def delete(core: Core, name: str, removal: Removal, dry_run: bool, done: Outcome) -> None:
     """Delete what exists now; answers a `DeleteResult` once it is gone for every reader [DEL-7]."""
     core.with_topic(name, lambda topic: _retained(core, topic, removal, dry_run, done), done)

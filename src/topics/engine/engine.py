@@ -291,6 +291,7 @@ class Engine:
     ) -> DeleteResult:
         """Delete the records that exist now and are selected; nothing brings them back."""
         removal = deleting.Removal.parse(before_seq, match, seqs, self._core.limits)
+        deleting.check_flag(dry_run, "dry_run")
         return self._call(lambda done: deleting.delete(self._core, name, removal, dry_run, done))  # type: ignore[no-any-return]
 
     def state(self, name: str, *, touch: bool = True) -> TopicState:
@@ -608,6 +609,7 @@ class EngineAio:
         """See `Engine.delete`."""
         core = self._engine._core
         removal = deleting.Removal.parse(before_seq, match, seqs, core.limits)
+        deleting.check_flag(dry_run, "dry_run")
         return await self._run(partial(deleting.delete, core, name, removal, dry_run))  # type: ignore[no-any-return]
 
     async def state(self, name: str, *, touch: bool = True) -> TopicState:

@@ -58,7 +58,10 @@ def drop_dead(core: Core) -> None:
     for id in list(core.unsealed):
         topic = core.topics.get(id)
         if topic is not None and topic.marked is not None:
-            _drop_of(core, topic)
+            try:
+                _drop_of(core, topic)
+            except OSError as error:
+                log.error("topic %r: nothing is dropped now: %s", topic.name, error)
 
 
 def _drop_of(core: Core, topic: Topic) -> None:
@@ -103,10 +106,13 @@ class Rewriter:
         for topic in core.topics.values():
             if now - topic.rewritten_ms < core.config.rewrite_every_ms and topic.rewritten_ms:
                 continue
-            one = self._due(topic)
-            if one is not None:
-                self._begin(topic, one, now)
-                return
+            try:
+                one = self._due(topic)
+                if one is not None:
+                    self._begin(topic, one, now)
+                    return
+            except OSError as error:
+                log.error("topic %r is not rewritten now: %s", topic.name, error)
 
     def _due(self, topic: Topic) -> Segment | None:
         segments = topic.index.segments
@@ -130,9 +136,9 @@ class Rewriter:
     def _begin(self, topic: Topic, one: Segment, now: int) -> None:
         core, segments = self._core, topic.index.segments
         assert segments is not None
+        rewrite = storage.Rewrite(segments, one)
         self._busy = True
         topic.rewritten_ms = now
-        rewrite = storage.Rewrite(segments, one)
         moved = one.data_len * 2
 
         def copied(error: BaseException | None) -> None:

@@ -11,11 +11,14 @@ An event loop is a third one: `soon` is `call_soon`, reports are `call_soon_thre
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
+
+log = logging.getLogger("topics.storage")
 
 Work = Callable[[], object]
 Done = Callable[[BaseException | None], None]
@@ -121,6 +124,9 @@ class LockedOwner:
         try:
             with self:
                 done(outcome)
+        except Exception:
+            log.exception("a report of lane work failed")
+            raise
         finally:
             with self._idle:
                 self._outstanding -= 1

@@ -129,7 +129,8 @@ class Shards:
                 lowest[group] = at
         rows = []
         for shard in self.shards:
-            at = (*shard.done_pos(),)
+            # What is not synced may not be there after a crash: no position lies in it.
+            at = min((*shard.done_pos(),), shard.log.synced()) if shard.is_open else (*shard.done_pos(),)
             rows.append(WalRow(shard.key, *min(at, lowest.get(shard.key, at))))
         for key, found in self.orphans.items():
             if key in lowest:

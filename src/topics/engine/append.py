@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from topics.codec import control, frame
 from topics.codec.segment import HAS_NODE, HAS_TAG
-from topics.engine import retention, topics
+from topics.engine import lifecycle, retention
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.dedupe import Entry, Pending, Verdict
 from topics.engine.records import Given, Prepared, prepare
@@ -95,7 +95,7 @@ def _create(core: Core, write: Write, done: Outcome) -> None:
         else:
             append(core, write, done, created=True)
 
-    guarded(lambda: topics.create(core, write.name, write.config or TopicConfig(), made), done)
+    guarded(lambda: lifecycle.create(core, write.name, write.config or TopicConfig(), made), done)
 
 
 def _append(core: Core, topic: Topic, write: Write, done: Outcome, created: bool) -> None:
@@ -233,7 +233,7 @@ def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool,
         fail(error)
         return
     if logged and durability == "disk" and not ceiling:
-        topics.reserve_ahead(core, topic, last, now)
+        lifecycle.reserve_ahead(core, topic, last, now)
 
 
 def _stage_name(core: Core, topic: Topic, write: Write, now: int) -> Pending | None:

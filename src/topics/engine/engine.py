@@ -23,8 +23,8 @@ from topics.clock import Clock, SystemClock
 from topics.codec import control, frame
 from topics.engine import append as appending
 from topics.engine import delete as deleting
+from topics.engine import lifecycle, recover, retention
 from topics.engine import read as reading
-from topics.engine import recover, retention, topics
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
 from topics.engine.config import EngineConfig
 from topics.engine.core import Core, Outcome
@@ -191,14 +191,14 @@ class Engine:
             alive = core.topic_dir(id)
             dead = f"{root}/{paths.topic_dir(id, deleted=True)}"
             if core.fs.exists(alive):
-                topics.clear_dir(core, dead)
+                lifecycle.clear_dir(core, dead)
                 core.fs.rename(alive, dead)
         if deleted:
             core.fs.sync_dir(root)
         for name in core.fs.listdir(root):
             parsed = paths.parse_topic_dir(name)
             if parsed is not None and parsed.deleted:
-                topics.clear_dir(core, f"{root}/{name}")
+                lifecycle.clear_dir(core, f"{root}/{name}")
             elif parsed is not None and parsed.topic_id not in core.topics:
                 core.orphan_dirs += 1
 
@@ -229,11 +229,11 @@ class Engine:
         self, name: str, config: TopicConfig | Mapping[str, object] | None = None
     ) -> tuple[bool, TopicConfig]:
         """Create a topic, or replace its configuration; whether it was created, and the configuration in force."""
-        return self._call(lambda done: topics.put(self._core, name, config, done))  # type: ignore[no-any-return]
+        return self._call(lambda done: lifecycle.put(self._core, name, config, done))  # type: ignore[no-any-return]
 
     def delete_topic(self, name: str) -> bool:
         """Delete a topic with everything in it; whether there was one."""
-        return self._call(lambda done: topics.delete(self._core, name, done))  # type: ignore[no-any-return]
+        return self._call(lambda done: lifecycle.delete(self._core, name, done))  # type: ignore[no-any-return]
 
     def append(
         self,
@@ -361,7 +361,7 @@ class Engine:
             self._every("checkpoint", core.config.checkpoint_ms, now, self._checkpointer.tick)
         self._rewriter.tick()
         for id in list(core.unremoved):
-            topics.remove_files(core, id)
+            lifecycle.remove_files(core, id)
 
     def _every(self, what: str, ms: int, now: int, call: Callable[[], None]) -> None:
         due = self._due.setdefault(what, self._opened_ns + ms * NS_PER_MS)
@@ -386,7 +386,7 @@ class Engine:
             if topic is None or not topic.reservation.ceiling:
                 core.reserved.discard(id)
             elif not topic.tickets and now - (topic.last_write_ms or 0) >= core.config.reserve_idle_ms:
-                topics.give_back(core, topic)
+                lifecycle.give_back(core, topic)
 
     def next_due_ns(self) -> int | None:
         """When `tick` has something to do; None: nothing, as things stand."""
@@ -560,11 +560,11 @@ class EngineAio:
         self, name: str, config: TopicConfig | Mapping[str, object] | None = None
     ) -> tuple[bool, TopicConfig]:
         """See `Engine.put_topic`."""
-        return await self._run(partial(topics.put, self._engine._core, name, config))  # type: ignore[no-any-return]
+        return await self._run(partial(lifecycle.put, self._engine._core, name, config))  # type: ignore[no-any-return]
 
     async def delete_topic(self, name: str) -> bool:
         """See `Engine.delete_topic`."""
-        return await self._run(partial(topics.delete, self._engine._core, name))  # type: ignore[no-any-return]
+        return await self._run(partial(lifecycle.delete, self._engine._core, name))  # type: ignore[no-any-return]
 
     async def append(
         self,

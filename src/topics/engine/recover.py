@@ -23,7 +23,7 @@ from topics.codec import control, frame
 from topics.codec.place import topic_mask
 from topics.codec.segment import LOST, GapSegment, fillers, reframe
 from topics.codec.snapshot import SEALED, SegmentRow, TopicItem
-from topics.engine import retention, topics
+from topics.engine import lifecycle, retention
 from topics.engine.core import Core
 from topics.engine.index import Index, Run
 from topics.engine.topic import Appended, Lsn, Topic
@@ -197,7 +197,7 @@ class Recovery:
             self._report(id, opened)
             index = Index(id, max(ck + 1, floor), opened.segments, core.wal.reader, core.recent)
         else:
-            index = topics.new_index(core, id, told=told)
+            index = lifecycle.new_index(core, id, told=told)
             index.tail = Tail(max(ck + 1, floor))
         return index, floors
 
@@ -473,7 +473,7 @@ class Recovery:
         topic.next_seq = topic.head + 1
         topic.last_ts = max(topic.last_ts, topic.index.last_ts())
         topic.recount()
-        topics.note_ttl(core, topic)
+        lifecycle.note_ttl(core, topic)
         retention.enforce_caps(core, topic)
         if topic.marks() != topic.marked:
             core.changed.add(topic.id)

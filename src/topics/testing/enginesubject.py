@@ -221,6 +221,8 @@ class Session:
         self._shards = shards
         self._excused = excused
         self.lied: Callable[[], bool] = lambda: False
+        self.blind: Callable[[], bool] = lambda: False
+        """Whether reading itself fails: then sound records count as unreadable for a while [S-176]."""
 
     @property
     def latched(self) -> bool:
@@ -243,7 +245,7 @@ class Session:
 
     def _blame(self, error: TopicsError, doing: str) -> None:
         """An error of the disk is part of the game where the disk has a fault, and nowhere else."""
-        if not isinstance(error, (DiskError, TimingError)) or not self._excused():
+        if isinstance(error, CallerError) or not self._excused():
             raise Violation(f"{doing} failed, and no fault is to blame: {error!r}") from error
 
     def _acknowledged(self, topic: Topic, event: Event, *, durable: bool) -> None:
@@ -491,7 +493,7 @@ class Session:
             topic = self.store.topic(name)
             if topic is None:
                 continue
-            loose = self.latched or self.lied()
+            loose = self.latched or self.lied() or self.blind()
             try:
                 view = observe(self.engine, name, rng, loose=loose)
             except (DiskError, TimingError) as error:
@@ -623,6 +625,9 @@ class EngineDriver(DiskDriver):
     def _excused(self) -> bool:
         return self._armed or self._limited or self._struck() > self._struck_before
 
+    def _blind(self) -> bool:
+        return isinstance(self._fs, FaultFs) and any(fault.op == "pread" for fault in self._fs.hits)
+
     def _lied(self) -> bool:
         """Whether a sync of this life, or of one that could not be followed yet, reported what it had not done."""
         self._lie_seen = self._lie_seen or self._disk_lied()
@@ -698,10 +703,15 @@ class EngineDriver(DiskDriver):
         return Engine.open(DIR, self._config, clock=clock or self.clock, fs=fs, boot_id=boot)
 
     def _begin(self, engine: Engine, store: Store) -> None:
-        self.store = store
         session = Session(engine, store, self.clock, shards=self._config.wal_shards, excused=self._excused)
-        session.latest, session.lied = self._seen(), self._lied
-        self._session = session
+        session.latest, session.lied, session.blind = self._seen(), self._lied, self._blind
+        if not session.well:
+            # Without its mark this run is none yet: reservations of the one before are still open [S-245].
+            for name in store.names():
+                topic, before = store.topic(name), self.store.topic(name)
+                assert topic is not None
+                topic.reserved = before is not None and before.reserved
+        self._session, self.store = session, store
         self._how = "close"
         self._latched = False
         self._lies_known, self._lie_seen = len(self.disk.lies), False
@@ -757,7 +767,6 @@ class EngineDriver(DiskDriver):
         self._lied()
         self._seen()
         self._session = None
-        self._tell_broken()
 
     def _tell_broken(self) -> None:
         broken, self._broken = self._broken, None

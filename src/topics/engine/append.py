@@ -157,7 +157,7 @@ def _admit(core: Core, topic: Topic, write: Write) -> None:
             earliest = retention.earliest_unexpired(core, topic)
             raise TopicFull(topic.name, config.cap_records, config.cap_bytes, topic.head, earliest)
     most = core.config.max_total_bytes
-    if most and core.live_total() + core.staged_bytes + size > most:
+    if most and core.totals.bytes + core.staged_bytes + size > most:
         raise LimitReached("max_total_bytes", most)
 
 
@@ -199,7 +199,7 @@ def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool,
             core.reserved.add(topic.id)
         topic.apply(appended)
         topic.last_write_ms = core.clock.now_ms()
-        retention.enforce_caps(core, topic)
+        retention.try_caps(core, topic)
         head = topic.head
         if pending is not None:
             table = core.keys if write.key is not None else core.producers

@@ -66,6 +66,7 @@ class _Job:
         self.first = max(self.before + 1, min(floor, self.upper + 1))
         self.runs = list(index.tail.runs(self.before + 1, self.upper))
         self.gaps = index.tail.dead_runs(self.first, self.upper, index.segments.limits.max_run + 1)
+        self.nbytes = index.tail.nbytes
         self.settles = len(topic.deletes)
         """Delete frames that the cycle makes unnecessary."""
         if any(one.busy and len(one.pending) for one in index.segments.segments):
@@ -278,9 +279,10 @@ class Checkpointer:
         assert core.wal is not None
         jobs = []
         ids = list(core.topics) if full else list(core.unsealed)
-        tail_records = sum(topic.index.tail.records for topic in core.topics.values())
-        tail_bytes = sum(topic.index.tail.nbytes for topic in core.topics.values())
-        full = full or tail_records >= core.config.tail_records_max or tail_bytes >= core.config.tail_bytes_max
+        totals = core.totals
+        totals.tail_records = sum(topic.index.tail.records for topic in core.topics.values())
+        totals.tail_bytes = sum(topic.index.tail.nbytes for topic in core.topics.values())
+        full = full or self.is_tail_full
         for id in ids:
             topic = core.topics.get(id)
             if topic is None or not can_log(core.wal.of(id)):
@@ -415,6 +417,8 @@ class Checkpointer:
                 job.abandon()
             elif job.error is None and core.wal.of(job.topic.id).key in groups:
                 result.topics += 1
+                core.totals.tail_records -= sum(_records(run) for run in job.runs)
+                core.totals.tail_bytes -= job.nbytes
                 try:
                     result.sealed += job.commit()
                 except OSError as error:
@@ -455,9 +459,19 @@ class Checkpointer:
             self._core.owner.soon(self._begin_asked)
 
     @property
+    def is_tail_full(self) -> bool:
+        """Whether tails hold so much that all of them have to be written now [S-153]."""
+        totals, config = self._core.totals, self._core.config
+        return totals.tail_records >= config.tail_records_max or totals.tail_bytes >= config.tail_bytes_max
+
+    @property
     def running(self) -> bool:
         """Whether a run is under way or asked for."""
         return self._running or bool(self._asked)
+
+
+def _records(run: EntryRun | GapRun) -> int:
+    return 1 if isinstance(run, GapRun) else len(run.entries)
 
 
 def _trouble(failed: list[_Job]) -> TopicsError | None:

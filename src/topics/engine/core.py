@@ -20,7 +20,7 @@ from topics.codec import control, frame
 from topics.engine.config import EngineConfig
 from topics.engine.dedupe import IdempotencyKeys, Producers
 from topics.engine.recent import RecentFrames
-from topics.engine.topic import Lsn, Ticket, Topic
+from topics.engine.topic import Lsn, Ticket, Topic, Totals
 from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs
 from topics.storage.lockfile import FailedSync
@@ -79,6 +79,7 @@ class Core:
         self.run = 0
         self.boot = ""
         self.store_id = ""
+        self.totals = Totals()
         self.staged_bytes = 0
         """Accounted bytes that were admitted and are not yet published; for the quota [RES-3]."""
         self.closing = False
@@ -265,10 +266,6 @@ class Core:
                 self.owner.soon(call)
 
     # -- sums --------------------------------------------------------------------------------------------------------
-
-    def live_total(self) -> int:
-        """Accounted bytes of everything live."""
-        return sum(topic.bytes for topic in self.topics.values())
 
     def needed(self) -> Iterator[tuple[str, int, int]]:
         """What of the WAL is still needed, apart from what is in flight [S-192]."""

@@ -79,6 +79,7 @@ class Engine:
         self._progress = 0.0
         self._due: dict[str, int] = {}
         self._opened_ns = core.clock.monotonic_ns()
+        self._rotations = 0
         self._closed = False
         self._close_lock = threading.Lock()
         self.aio = EngineAio(self)
@@ -115,6 +116,8 @@ class Engine:
         if clock is None:
             engine._timer = Timer(engine)
             core.timer_armed = engine._timer.wake
+            for shard in core.wal.shards if core.wal is not None else ():
+                shard.on_due = engine._timer.wake
             engine._timer.start()
         return engine
 
@@ -358,8 +361,12 @@ class Engine:
             core.settling.begin()
         self._every("ttl", core.config.ttl_sweep_ms, now, self._sweep)
         if self._checkpointer is not None:
+            rotations = sum(shard.counters.rotations for shard in core.wal.shards)
+            if rotations != self._rotations or self._checkpointer.is_tail_full:
+                self._rotations = rotations
+                self._due["checkpoint"] = now
             self._every("checkpoint", core.config.checkpoint_ms, now, self._checkpointer.tick)
-        self._rewriter.tick()
+        self._every("rewrite", core.config.ttl_sweep_ms, now, self._rewriter.tick)
         for id in list(core.unremoved):
             lifecycle.remove_files(core, id)
 
@@ -388,15 +395,17 @@ class Engine:
             elif not topic.tickets and now - (topic.last_write_ms or 0) >= core.config.reserve_idle_ms:
                 lifecycle.give_back(core, topic)
 
-    def next_due_ns(self) -> int | None:
-        """When `tick` has something to do; None: nothing, as things stand."""
+    def idle_s(self) -> float | None:
+        """How long `tick` has nothing to do; None: as things stand, nothing ever."""
+        self._check()
         core = self._core
         with self._owner:
-            dues = [due for due, _ in core.timers.values()]
+            dues = [*self._due.values(), *(due for due, _ in core.timers.values())]
             if core.wal is not None:
                 dues += [due for shard in core.wal.shards if (due := shard.next_due_ns()) is not None]
-            dues += self._due.values()
-            return min(dues, default=None)
+            if not self._due:
+                return 0.0
+            return (min(dues) - core.clock.monotonic_ns()) / 1e9
 
     # -- ending ------------------------------------------------------------------------------------------------------
 

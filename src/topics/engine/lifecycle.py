@@ -46,7 +46,9 @@ def create(core: Core, name: str, config: TopicConfig | Mapping[str, object] | N
     if most and len(core.topics) + len(core.creating) >= most:
         raise LimitReached("max_topics", most)
     id, epoch = core.next_topic_id, core.next_epoch
-    topic = Topic(id, name, epoch, parsed, new_index(core, id, told=parsed.durability in ("disk", "fsync")))
+    topic = Topic(
+        id, name, epoch, parsed, new_index(core, id, told=parsed.durability in ("disk", "fsync")), core.totals
+    )
 
     def made() -> None:
         core.creating.discard(id)
@@ -148,7 +150,9 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
             assert core.wal is not None
             topic.apply_gap(gap, core.wal.location(*lsn))
         note_ttl(core, topic)
-        retention.enforce_caps(core, topic)
+        retention.try_caps(core, topic)
+        if topic.reservation.ceiling and topic.config.durability != "disk":
+            give_back(core, topic)
         describe(core, topic)
         retention.expire(core, topic, lambda error: done((False, topic.config)))
 
@@ -188,7 +192,7 @@ def delete(core: Core, name: str, done: Outcome) -> None:
     core.gates[name] = []
 
     def remove(lsn: Lsn | None) -> None:
-        topic.removed = True
+        topic.forget()
         del core.topics[topic.id], core.names[name]
         core.keys.remove(topic.id)
         core.producers.remove(topic.id)

@@ -16,7 +16,7 @@ def collect(
         "topics_tail_records": sum(topic.index.tail.records for topic in core.topics.values()),
         "topics_tail_bytes": sum(topic.index.tail.nbytes for topic in core.topics.values()),
         "topics_records_live": sum(topic.count for topic in core.topics.values()),
-        "topics_bytes_live": core.live_total(),
+        "topics_bytes_live": core.totals.bytes,
         "topics_idempotency_entries": len(core.keys),
         "topics_idempotency_evicted_total": core.keys.evicted,
         "topics_producers": len(core.producers),

@@ -131,7 +131,7 @@ class Recovery:
         known.reserved = (header.run, None, item.reserved)
         floors = (item.cap_floor, item.ttl_floor, item.delete_below)
         index, floors = self._open(item.id, config, item.ckpt_seq, item.segments, floors, item.base)
-        topic = Topic(item.id, item.name, item.epoch, config, index, base=item.base)
+        topic = Topic(item.id, item.name, item.epoch, config, index, core.totals, base=item.base)
         topic.extra, topic.config_version = extra, item.config_version
         topic.version_staged = item.config_version
         topic.delete_number = topic.delete_number_staged = item.delete_number
@@ -345,7 +345,7 @@ class Recovery:
         config, extra = TopicConfig.from_stored(body.cfg)
         self._known[id] = _Found()
         index, floors = self._open(id, config, 0, (), (1, 1, 1), body.base)
-        topic = Topic(id, body.name, body.epoch, config, index, base=body.base)
+        topic = Topic(id, body.name, body.epoch, config, index, core.totals, base=body.base)
         topic.extra, topic.config_version, topic.version_staged = extra, body.config_version, body.config_version
         self._adopt(topic, floors)
 
@@ -353,7 +353,7 @@ class Recovery:
         core = self._core
         del core.topics[topic.id]
         self._deleted.add(topic.id)
-        topic.removed = True
+        topic.forget()
         core.keys.remove(topic.id)
         core.producers.remove(topic.id)
 

@@ -9,12 +9,15 @@ On a shard that cannot log, TTL is suspended: reads go on and may show records p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from topics.codec import control
 from topics.engine.core import Core, control_frame
 from topics.engine.topic import Lsn, Topic
 from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError, WalClosed, WalFull
+
+log = logging.getLogger("topics.engine")
 
 Then = Callable[[TopicsError | None], None]
 
@@ -74,6 +77,15 @@ def enforce_caps(core: Core, topic: Topic) -> None:
         topic.evict(floor, taken, freed)
         if topic.index.overlays:
             topic.index.trim_overlays(topic.floor)
+
+
+def try_caps(core: Core, topic: Topic) -> None:
+    """The same behind something that is committed: what fails now is done by the next operation [DUR-12]."""
+    try:
+        enforce_caps(core, topic)
+    except OSError as error:
+        topic.forget_ahead()
+        log.error("topic %r: nothing is evicted now: %s", topic.name, error)
 
 
 def _exceeds(cap: int, value: int) -> bool:

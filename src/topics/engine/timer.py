@@ -11,14 +11,17 @@ from topics.errors import EngineClosed
 
 log = logging.getLogger("topics.engine")
 
-LONGEST_S = 0.05
-"""A background sync may become due 10 ms after a write that the timer did not see coming."""
+LONGEST_S = 1.0
 
 
 class Ticking(Protocol):
     """What the timer asks of its engine."""
 
     def tick(self) -> None: ...
+
+    def idle_s(self) -> float | None:
+        """How long nothing is due; None: as things stand, nothing ever."""
+        ...
 
 
 class Timer:
@@ -46,16 +49,21 @@ class Timer:
             self._thread.join()
 
     def _run(self) -> None:
+        pause: float | None = 0.0
         while not self._stopped:
-            self._wake.wait(LONGEST_S)
+            self._wake.wait(LONGEST_S if pause is None else min(pause, LONGEST_S))
             self._wake.clear()
             engine = self._engine()
             if engine is None or self._stopped:
                 return
             try:
-                engine.tick()
+                pause = engine.idle_s()
+                if pause is not None and pause <= 0:
+                    engine.tick()
+                    pause = engine.idle_s()
             except EngineClosed:
                 return
             except Exception:  # whatever went wrong once must not end the syncing
                 log.exception("the timer met an error")
+                pause = LONGEST_S
             del engine

@@ -75,10 +75,25 @@ class Appended(NamedTuple):
 Entry = Appended | control.Delete | control.EvictWatermark | control.ConfigUpdate | control.MarkRow
 
 
+class Totals:
+    """Sums over all topics of an engine."""
+
+    __slots__ = ("bytes", "tail_bytes", "tail_records")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """Accounted bytes of live records."""
+        self.tail_records = 0
+        """Records added to tails since they were last counted [S-153]."""
+        self.tail_bytes = 0
+
+
 class Topic:
     """One instance of a topic. Invariant: `floor <= earliest_seq <= head + 1`, counts are of [floor, head]."""
 
-    def __init__(self, id: int, name: str, epoch: int, config: TopicConfig, index: Index, *, base: int = 1) -> None:
+    def __init__(
+        self, id: int, name: str, epoch: int, config: TopicConfig, index: Index, totals: Totals, *, base: int = 1
+    ) -> None:
         self.id = id
         self.name = name
         self.epoch = epoch
@@ -124,6 +139,7 @@ class Topic:
         self.removed = False
         self.checkpointing = False
         self.rewritten_ms = 0
+        self._totals = totals
         self._ahead: deque[Ahead] = deque()
         self._ahead_through = 0
         """Up to which seq `_ahead` is complete; 0 when it has to be looked up."""
@@ -204,8 +220,10 @@ class Topic:
             self.index.extend(bytes(entry.entries), entry.locations, entry.tags)
         last = entry.first + len(entry.locations) - 1
         if not self.recovering:
-            self.count += len(entry.locations)
-            self.bytes += entry.accounted
+            self._add(len(entry.locations), entry.accounted)
+        if entry.frames is None:
+            self._totals.tail_records += len(entry.locations)
+            self._totals.tail_bytes += entry.accounted
         self.last_ts = max(self.last_ts, entry.ts)
         self.head = max(self.head, last)
         self.next_seq = max(self.next_seq, last + 1)
@@ -244,8 +262,7 @@ class Topic:
             self.retry.append(targets)
             raise
         if not self.recovering:
-            self.count -= removed.records
-            self.bytes -= removed.bytes
+            self._add(-removed.records, -removed.bytes)
         return removed
 
     def _delete_below(self, below: int) -> Removed:
@@ -254,8 +271,7 @@ class Topic:
         self.delete_below = max(self.delete_below, below)
         if gone is None:
             return Removed(0, 0)
-        self.count -= gone.records
-        self.bytes -= gone.bytes
+        self._add(-gone.records, -gone.bytes)
         return Removed(gone.records, gone.bytes)
 
     def targets(self, entry: control.Delete) -> SeqArray:
@@ -280,8 +296,7 @@ class Topic:
         """Set the marks that an I/O error kept from being set."""
         while self.retry:
             removed = self.index.mark_deleted(self.retry[-1])
-            self.count -= removed.records
-            self.bytes -= removed.bytes
+            self._add(-removed.records, -removed.bytes)
             self.retry.pop()
             self.forget_ahead()
 
@@ -295,14 +310,22 @@ class Topic:
         self.delete_below = max(self.delete_below, delete_below)
         if not self.recovering and self.floor > old:
             gone = self.index.live(old, min(self.floor - 1, self.head))
-            self.count -= gone.records
-            self.bytes -= gone.bytes
+            self._add(-gone.records, -gone.bytes)
 
     def evict(self, cap_floor: int, records: int, nbytes: int) -> None:
         """Raise the cap floor over live records that the caller has counted [S-260]."""
         self.cap_floor = max(self.cap_floor, cap_floor)
-        self.count -= records
-        self.bytes -= nbytes
+        self._add(-records, -nbytes)
+
+    def _add(self, records: int, nbytes: int) -> None:
+        self.count += records
+        self.bytes += nbytes
+        self._totals.bytes += nbytes
+
+    def forget(self) -> None:
+        """The topic is deleted: it counts nowhere any more."""
+        self.removed = True
+        self._add(-self.count, -self.bytes)
 
     def take_lowest(self) -> Ahead | None:
         """The lowest live record, taken out of what is looked up; for eviction, one after another."""
@@ -314,5 +337,5 @@ class Topic:
     def recount(self) -> None:
         """Count from the index, at the end of recovery (06 §14 step 6)."""
         found = self.index.live(self.floor, self.head)
-        self.count, self.bytes = found.records, found.bytes
+        self._add(found.records - self.count, found.bytes - self.bytes)
         self.forget_ahead()

@@ -149,6 +149,8 @@ class Shard:
     ) -> None:
         self.key = group.key
         self.state: State = "ok"
+        self.on_due: Callable[[], None] = lambda: None
+        """Told, on the owner, when unsynced bytes begin to wait: `next_due_ns` is nearer now."""
         self.on_latched: Callable[[], None] = lambda: None
         """Told once, on the owner, when the shard takes no more writes for the rest of the run."""
         self.reason = ""
@@ -435,6 +437,7 @@ class Shard:
             return
         if self._dirty_since_ns is None:
             self._dirty_since_ns = batch.began_ns
+            self.on_due()
         self.counters.batches += 1
         self.counters.bytes_written += len(batch.buffer)
         file_no, offset = batch.place

@@ -10,6 +10,7 @@ reservations are tiny, so that rotation, sealing, checkpoint, snapshot, trim, dr
 
 from __future__ import annotations
 
+import errno
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from topics.errors import (
     TimingError,
     TopicFull,
     TopicsError,
+    WalIo,
 )
 from topics.fs import Fs
 from topics.model import AppendResult, Record, TopicConfig
@@ -212,13 +214,16 @@ class Session:
     """
 
     def __init__(
-        self, engine: Engine, store: Store, clock: ManualClock, *, shards: int, excused: Callable[[], bool]
+        self, engine: Engine, store: Store, clock: ManualClock, config: EngineConfig, excused: Callable[[], bool]
     ) -> None:
         self.engine = engine
         self.store = store
         self.clock = clock
         self.latest = clock.now_ms()
-        self._shards = shards
+        self.unsettled: How | None = None
+        """How the life before ended, while there was no space to begin this one: gaps are told when there is."""
+        self._shards = config.wal_shards
+        self._reserve_max = config.reserve_max
         self._excused = excused
         self.lied: Callable[[], bool] = lambda: False
         self.blind: Callable[[], bool] = lambda: False
@@ -462,6 +467,10 @@ class Session:
         except TopicsError as error:
             self._blame(error, "tick")
             return
+        if self.unsettled is not None and self.well:
+            rules = Rules(self.unsettled, self._now(), self.latest, self._reserve_max, self.lied())
+            self.store.slots = self.store.judge(observe_all(self.engine, None), rules).slots
+            self.unsettled = None
         if ms >= 1000:
             self.synced()
 
@@ -499,6 +508,10 @@ class Session:
             except (DiskError, TimingError) as error:
                 self._blame(error, f"reading {name!r}")
                 continue
+            except Violation:
+                if self.blind():
+                    continue
+                raise
             with _about(f"{name!r} in the running engine"):
                 if loose:
                     _only_known(topic, view)
@@ -626,7 +639,8 @@ class EngineDriver(DiskDriver):
         return self._armed or self._limited or self._struck() > self._struck_before
 
     def _blind(self) -> bool:
-        return isinstance(self._fs, FaultFs) and any(fault.op == "pread" for fault in self._fs.hits)
+        fs = self._fs
+        return isinstance(fs, FaultFs) and any(fault.op == "pread" for fault in fs.hits[self._struck_before :])
 
     def _lied(self) -> bool:
         """Whether a sync of this life, or of one that could not be followed yet, reported what it had not done."""
@@ -640,7 +654,8 @@ class EngineDriver(DiskDriver):
 
     def rules(self, how: How) -> Rules:
         """What a restart may show now."""
-        if how == "kill" and (self.latched() or (self._session is None and self._how == "crash")):
+        before = self._how if self._session is None else self._session.unsettled
+        if how != "crash" and (self.latched() or before == "crash"):
             how = "crash"
         return Rules(how, self.clock.now_ms(), self._seen(), self._config.reserve_max, self._lied())
 
@@ -683,7 +698,9 @@ class EngineDriver(DiskDriver):
                 raise
             raise Violation(f"refused after a mere {how}: {error!r}") from error
         try:
-            found = observe_all(engine, None)
+            found = observe_all(engine, None, loose=self._blind())
+            if self._blind():
+                raise WalIo(OSError(errno.EIO, "reading fails"))
         except (DiskError, TimingError):
             self._session = None
             engine.close()
@@ -703,10 +720,11 @@ class EngineDriver(DiskDriver):
         return Engine.open(DIR, self._config, clock=clock or self.clock, fs=fs, boot_id=boot)
 
     def _begin(self, engine: Engine, store: Store) -> None:
-        session = Session(engine, store, self.clock, shards=self._config.wal_shards, excused=self._excused)
+        session = Session(engine, store, self.clock, self._config, self._excused)
         session.latest, session.lied, session.blind = self._seen(), self._lied, self._blind
         if not session.well:
-            # Without its mark this run is none yet: reservations of the one before are still open [S-245].
+            # No space for the mark that makes it a run: the restart is not over, reservations are still open [S-245].
+            session.unsettled = self._how
             for name in store.names():
                 topic, before = store.topic(name), self.store.topic(name)
                 assert topic is not None
@@ -851,7 +869,7 @@ class EngineDriver(DiskDriver):
         self, engine: Engine, store: Store, clock: ManualClock, disk: SimFs, boot: str, rng: random.Random
     ) -> None:
         """After a restart everything works: names are known, writes go behind the head, and survive in turn."""
-        session = Session(engine, store, clock, shards=self._config.wal_shards, excused=lambda: False)
+        session = Session(engine, store, clock, self._config, lambda: False)
         session.latest = self._seen()
         for name, key, specs in self._keys[-3:]:
             if store.topic(name) is not None:

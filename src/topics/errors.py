@@ -7,6 +7,11 @@
     ├── SettingsError        (CallerError) a TOPICS_* value that cannot be used
     ├── BatchTooLarge        (CallerError) more records or seqs than one call may carry
     ├── ProducerGap          (CallerError) a producer skipped an index; `epoch`, `index` are the kept ones
+    ├── TopicNotFound        (CallerError) no topic of that name
+    ├── TopicExistsIncompatible (CallerError) the topic exists with another type
+    ├── TopicFull            (TimingError) a `discard: "reject"` topic has no room for this write
+    ├── EngineClosed         (TimingError) the engine was closed, or belongs to another process
+    ├── DataDirInUse         (TimingError) another engine has this data directory
     ├── LimitReached         (TimingError) a resource of the server is used up; `limit`, `max`
     ├── UnsupportedPlatform  (also ImportError) no flock, pread or directory sync here
     ├── WalFull              (TimingError) too many submissions wait for the log
@@ -245,6 +250,54 @@ class ProducerGap(CallerError):
         super().__init__(f"the newest write of this producer is index {index} of epoch {epoch}")
         self.epoch = epoch
         self.index = index
+
+
+class TopicNotFound(CallerError):
+    """No topic has this name."""
+
+    code = "topic_not_found"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"there is no topic {topic!r}")
+        self.topic = topic
+
+
+class TopicExistsIncompatible(CallerError):
+    """The topic exists with another type; nothing was changed [CFG-2]."""
+
+    code = "topic_exists_incompatible"
+
+    def __init__(self, topic: str, existing_type: str, requested_type: str) -> None:
+        super().__init__(f"topic {topic!r} is a {existing_type}, not a {requested_type}")
+        self.topic = topic
+        self.existing_type = existing_type
+        self.requested_type = requested_type
+
+
+class TopicFull(TimingError):
+    """A topic that rejects when it is full has no room for this write; nothing was appended [CAP-3]."""
+
+    code = "topic_full"
+
+    def __init__(self, topic: str, cap_records: int, cap_bytes: int, head_seq: int, earliest_seq: int) -> None:
+        super().__init__(f"topic {topic!r} is full")
+        self.topic = topic
+        self.cap_records = cap_records
+        self.cap_bytes = cap_bytes
+        self.head_seq = head_seq
+        self.earliest_seq = earliest_seq
+
+
+class EngineClosed(TimingError):
+    """The engine was closed, or was opened by another process [S-11]."""
+
+    code = "shutting_down"
+
+
+class DataDirInUse(TimingError):
+    """Another engine holds the lock of this data directory [S-11]."""
+
+    code = "data_dir_in_use"
 
 
 class LimitReached(TimingError):

@@ -22,7 +22,9 @@ import logging
 import mmap
 import os
 import struct
+import subprocess
 import sys
+import uuid
 import warnings
 from collections.abc import Callable
 from typing import Literal, Protocol
@@ -164,6 +166,24 @@ def close_quietly(file: File) -> None:
 def process_id() -> int:
     """The process this runs in; what was opened before a fork belongs to another one."""
     return os.getpid()
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: as long as it lasts, so does the page cache [S-245]."""
+    known = "/proc/sys/kernel/random/boot_id"
+    if os.path.exists(known):
+        with open(known, "rb") as file:
+            return file.read().decode("ascii").strip()
+    try:
+        text = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        text = b""
+    return text.decode("ascii").strip() or random_id()
+
+
+def random_id() -> str:
+    """32 random hex digits."""
+    return uuid.uuid4().hex
 
 
 def ensure_dir(fs: Fs, path: str) -> None:

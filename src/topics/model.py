@@ -177,6 +177,13 @@ def check_u64(value: object, what: str) -> int:
     return cast(int, value)
 
 
+def check_u32(value: object, what: str) -> int:
+    """The value, if it is an integer from 0 to 2^32-1."""
+    if not _is_integer(value, 0, 2**32 - 1):
+        raise CallerError(f"{what} must be a whole number from 0 to 2^32-1")
+    return cast(int, value)
+
+
 class Limits(NamedTuple):
     """Request limits (01 §1.1, 02 §1.9); a limit is exceeded only above it [REC-13].
 

@@ -272,6 +272,17 @@ def decode(buffer: Buffer, offset: int = 0) -> Frame:
     return Frame(type, flags, topic_id, seq, ts, node, tag, bytes(view[data_at : data_at + data_len]), end)
 
 
+def fields(buffer: Buffer, offset: int = 0) -> Frame:
+    """The frame at `offset` of bytes that were encoded here and never left memory: nothing is verified."""
+    frame_len, type, flags, topic_id, seq, ts, node_len, tag_len, data_len = _HEADER.unpack_from(buffer, offset)
+    tag_at = offset + HEADER_BYTES + node_len
+    data_at = tag_at + tag_len
+    node = bytes(buffer[tag_at - node_len : tag_at]) if flags & HAS_NODE else None
+    tag = bytes(buffer[tag_at:data_at]) if flags & HAS_TAG else None
+    data = bytes(buffer[data_at : data_at + data_len])
+    return Frame(type, flags, topic_id, seq, ts, node, tag, data, offset + 4 + frame_len)
+
+
 def scan_frames(buffer: Buffer, start: int = 0, end: int | None = None) -> FrameScan:
     """Every valid frame from `start` on, and why the next bytes are none [S-26]."""
     view = memoryview(buffer)
@@ -392,6 +403,11 @@ def gather(view: memoryview, offsets: list[int], header: np.dtype[np.void]) -> n
     # A view with one (overlapping) header per byte lets numpy pick the real ones.
     everywhere = np.ndarray((len(view) - header.itemsize + 1,), header, view, strides=(1,))
     return everywhere[offsets]
+
+
+def rows_at(buffer: Buffer, offsets: list[int]) -> npt.NDArray[np.void]:
+    """Rows of frames whose places are known and whose bytes were verified before."""
+    return _rows(offsets, gather(memoryview(buffer), offsets, HEADER))
 
 
 def _rows(offsets: list[int], heads: npt.NDArray[np.void]) -> npt.NDArray[np.void]:

@@ -85,7 +85,7 @@ class _Judge:
         self, current: int | None, numbers: Sequence[int], content: Sequence[int], position: tuple[int, int]
     ) -> None:
         """`CURRENT` and the numbers must fit what is there [S-64, S-211]."""
-        if current is not None and current > max(numbers, default=0):
+        if current is not None and position[0] <= current and current > max(numbers, default=0):
             raise self._corrupt(current, 0, "CURRENT names a file that is not there [S-64]")
         for low, high in pairwise(content):
             if high != low + 1:

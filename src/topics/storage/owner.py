@@ -11,11 +11,14 @@ An event loop is a third one: `soon` is `call_soon`, reports are `call_soon_thre
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
+
+log = logging.getLogger("topics.storage")
 
 Work = Callable[[], object]
 Done = Callable[[BaseException | None], None]
@@ -39,6 +42,25 @@ class InlineOwner:
 
     def __init__(self) -> None:
         self._soon: deque[Callable[[], None]] = deque()
+        self._lock = threading.RLock()
+        self._depth = 0
+
+    def __enter__(self) -> InlineOwner:
+        """One thread at a time; leaving does what was put off."""
+        self._lock.acquire()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if self._depth == 1 and exception[0] is None:
+                self.run()
+        finally:
+            self._depth -= 1
+            self._lock.release()
+
+    def close(self) -> None:
+        """Nothing runs by itself."""
 
     def soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
@@ -102,14 +124,21 @@ class LockedOwner:
         try:
             with self:
                 done(outcome)
+        except Exception:
+            log.exception("a report of lane work failed")
+            raise
         finally:
             with self._idle:
                 self._outstanding -= 1
                 self._idle.notify_all()
 
-    def close(self) -> None:
+    def wait_idle(self) -> None:
         """Wait for the helpers and for what their reports start; call it without being the owner."""
         with self._idle:
             self._idle.wait_for(lambda: not self._outstanding)
+
+    def close(self) -> None:
+        """The same, and end the helpers."""
+        self.wait_idle()
         for pool in self._lanes.values():
             pool.shutdown()

@@ -143,10 +143,16 @@ class Shard:
         file_bytes: int,
         init_zero: bool = True,
         first_file: int | None = None,
+        max_submissions: int = SUBMISSIONS_MAX,
+        max_pending_bytes: int = PENDING_BYTES_MAX,
         min_free_bytes: int = 0,
     ) -> None:
         self.key = group.key
         self.state: State = "ok"
+        self.on_due: Callable[[], None] = lambda: None
+        """Told, on the owner, when unsynced bytes begin to wait: `next_due_ns` is nearer now."""
+        self.on_latched: Callable[[], None] = lambda: None
+        """Told once, on the owner, when the shard takes no more writes for the rest of the run."""
         self.reason = ""
         self.counters = Counters()
         self.pressure = 0.0
@@ -158,6 +164,8 @@ class Shard:
         self._owner = owner
         self._clock = clock
         self._min_free_bytes = min_free_bytes
+        self._max_submissions = max_submissions
+        self._max_pending_bytes = max_pending_bytes
         self._lane = f"wal-{shard:02d}"
         self._first_file = max(group.last_number + 1, first_file or 1)
         self._open_mark = (run, boot, shard, shards)
@@ -175,6 +183,7 @@ class Shard:
         )
         self.log.adopt({file.number: file.scan.end for file in group.files}, prepared=group.prepared)
         self._started = False
+        self._rotation_wanted = False
         self._buffer = bytearray()
         self._queue: list[Submission] = []
         self._queued_frames = 0
@@ -228,6 +237,15 @@ class Shard:
         else:
             self._schedule_flush()
 
+    def check(self, size: int) -> None:
+        """Raise what a submission of records of this size would be refused with."""
+        self._admit(size, control=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this run has a file here."""
+        return self._started
+
     @property
     def depth(self) -> int:
         """Submissions accepted and not finished."""
@@ -241,7 +259,7 @@ class Shard:
             raise ShardReadOnly(f"shard {self.key!r} takes no more writes in this run: {self.reason}")
         if self.state == "full" and not (control and self._has_room(size)):
             raise StorageFull(f"shard {self.key!r} has no space: {self.reason}")
-        crowded = self.depth >= SUBMISSIONS_MAX or self._pending_bytes + size > PENDING_BYTES_MAX
+        crowded = self.depth >= self._max_submissions or self._pending_bytes + size > self._max_pending_bytes
         if crowded and self.depth:
             self.counters.refused += 1
             raise WalFull(f"shard {self.key!r} has {self.depth} submissions waiting")
@@ -316,11 +334,15 @@ class Shard:
             return
         if not self._started:
             self._aside("opening", self._open_first)
-        elif self.log.position()[1] and not self._fits(len(self._buffer)):
+        elif self.log.position()[1] and (self._rotation_wanted or not self._fits(len(self._buffer))):
             if not self._preparing:
                 self._aside("rotating", self._rotate)
         else:
             self._write()
+
+    def rotate_soon(self) -> None:
+        """Begin a new file with the next submission, so that everything before it can be trimmed [S-85]."""
+        self._rotation_wanted = self._started
 
     def _open_first(self) -> None:
         """On a helper: the run's first file [S-20, S-21]; it is used as soon as it is reserved, without zeros."""
@@ -339,6 +361,7 @@ class Shard:
         self.log.context = OpenContext(*self._open_mark, self._clock.now_ms())
         # The open mark is written in front of the batch; a file of the batch's own size must hold both [S-87].
         self.log.rotate(len(self._buffer) + 4096)
+        self._rotation_wanted = False
         self.counters.rotations += 1
 
     def _aside(self, what: str, work: Callable[[], None]) -> None:
@@ -414,6 +437,7 @@ class Shard:
             return
         if self._dirty_since_ns is None:
             self._dirty_since_ns = batch.began_ns
+            self.on_due()
         self.counters.batches += 1
         self.counters.bytes_written += len(batch.buffer)
         file_no, offset = batch.place
@@ -572,8 +596,7 @@ class Shard:
             # No space, or the next file could not be made for another reason; what is active keeps its room.
             self._fill_up(error)
         else:
-            self.state = "read_only"
-            self.reason = str(error)
+            self._latch(str(error))
         queue, self._queue, self._buffer, self._queued_frames = self._queue, [], bytearray(), 0
         waiting: list[Submission] = []
         if self.state == "read_only":
@@ -681,9 +704,14 @@ class Shard:
             durable = self.log.close()
         finally:
             if not durable:
-                self.state = "read_only"
-                self.reason = self.reason or self.log.failed or "closing failed"
+                self._latch(self.reason or self.log.failed or "closing failed")
         return durable
+
+    def _latch(self, reason: str) -> None:
+        """Take no more writes for the rest of the run, and say so once [S-78]."""
+        told, self.state, self.reason = self.state == "read_only", "read_only", reason
+        if not told:
+            self.on_latched()
 
 
 _SYNC_MARK_BYTES = len(frame.encode_control(control.SyncMark(), 0, 0, synced_prefix=True))

@@ -144,6 +144,10 @@ class WalFiles:
         found = self._references.get(file)
         return self._give(file) if found is None else found
 
+    def find(self, group: str, file_no: int) -> int | None:
+        """The reference of a file, if it has one."""
+        return self._references.get(WalFile(group, file_no))
+
     def file(self, reference: int) -> WalFile:
         """The file of a reference; `KeyError` when it was released: the file is gone."""
         return self._files[reference]

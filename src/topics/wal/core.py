@@ -313,8 +313,10 @@ class SegmentedLog:
         assert file is not None
         try:
             n = file.pwrite(data, offset)
+            if n <= 0 < len(data):
+                raise OSError(errno.EIO, "write made no progress")
             if n != len(data):
-                pwrite_all(file, memoryview(data)[max(n, 0) :], offset + max(n, 0))
+                pwrite_all(file, memoryview(data)[n:], offset + n)
         except OSError as error:
             if not take_back:
                 raise

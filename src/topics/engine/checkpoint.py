@@ -1,0 +1,495 @@
+"""Checkpoints: the tail into segments, then marks, then perhaps a snapshot, then the WAL behind it goes (06 §12).
+
+    capture   on the owner: which topics, up to which seq, copies of their tails; what of each Delete is settled by it
+    write     aside: frames, delete flags, syncs, `.idx` files (`storage.cycle`)
+    mark      one durable chain per shard that can log; only then anything of the cycle counts
+    commit    on the owner: tails shrink, segments switch; due drops and the snapshot follow
+
+One run at a time; whoever asks while one is under way gets the next. A topic whose files fail keeps its tail, and the
+WAL keeps it too [S-195]. Owner only, but for `_Job.write`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from topics.codec import control, frame
+from topics.codec.frame import NotAFrame
+from topics.codec.place import topic_mask
+from topics.codec.segment import DELETED, ENTRY_BYTES, LOST, ovh, reframe
+from topics.engine import reclaim
+from topics.engine.core import Core
+from topics.engine.snapshot import Snapshots
+from topics.engine.topic import Topic
+from topics.errors import TopicsError
+from topics.fs import Fs, ensure_dir
+from topics.storage.cycle import Cycle
+from topics.storage.descriptor import room
+from topics.storage.shard import Shard
+from topics.storage.tail import DeadRun, Entries, EntryRun, GapRun, unpack, wal_lengths
+from topics.storage.walread import Place, WalReader
+
+log = logging.getLogger("topics.engine")
+
+MARK_ROWS = 1000
+CHUNK = 256
+"""Records between two chances for other threads [S-193]."""
+
+
+class CheckpointResult:
+    """What a checkpoint did: topics written, segments sealed by it."""
+
+    __slots__ = ("sealed", "snapshot", "topics")
+
+    def __init__(self) -> None:
+        self.topics = 0
+        self.sealed = 0
+        self.snapshot: int | None = None
+
+
+Asked = Callable[[CheckpointResult | TopicsError], None]
+
+
+class _Job:
+    """One topic of a run: what was captured, and the cycle that writes it."""
+
+    def __init__(self, topic: Topic, now_ms: int, floor: int) -> None:
+        index = topic.index
+        assert index.segments is not None
+        self.topic = topic
+        self.before = index.ckpt_seq
+        self.upper = index.tail.end
+        self.first = max(self.before + 1, min(floor, self.upper + 1))
+        self.runs = list(index.tail.runs(self.before + 1, self.upper))
+        self.gaps = index.tail.dead_runs(self.first, self.upper, index.segments.limits.max_run + 1)
+        self.nbytes = index.tail.nbytes
+        self.settles = len(topic.deletes)
+        """Delete frames that the cycle makes unnecessary."""
+        if any(one.busy and len(one.pending) for one in index.segments.segments):
+            self.settles = 0
+        self.sealed_before = sum(one.sealed for one in index.segments.segments)
+        self.cycle: Cycle = index.segments.begin()
+        self.now_ms = now_ms
+        self.error: Exception | None = None
+        topic.checkpointing = True
+
+    def write(self, fs: Fs, dir: str, wal: WalReader) -> None:
+        """Steps 2 to 4, on the I/O lane; an error is kept for the owner."""
+        try:
+            ensure_dir(fs, dir)
+            self.cycle.prepare()
+            self._fill(wal)
+            if self.cycle.due(self.now_ms):
+                self.cycle.seal()
+            self.cycle.sync()
+        except (OSError, NotAFrame, ValueError) as error:
+            self.error = error
+
+    def _fill(self, wal: WalReader) -> None:
+        """Everything captured, ascending; leading entries below durable floors are not written [S-133]."""
+        if self.first <= self.upper and self.cycle.entries and self.cycle.next_seq < self.first:
+            self.cycle.seal()
+        gaps = iter(self.gaps)
+        gap = next(gaps, None)
+        for run in self.runs:
+            low = max(run.first, self.first)
+            end = run.first + (run.seqs if isinstance(run, GapRun) else len(run.entries))
+            while low < end:
+                if gap is not None and gap.last < low:
+                    gap = next(gaps, None)
+                    continue
+                if gap is not None and gap.first <= low:
+                    if low == gap.first or low == self.first:
+                        self._gap(run, gap, low)
+                    low = min(gap.last + 1, end)
+                    continue
+                high = end if gap is None else min(end, gap.first)
+                if isinstance(run, GapRun):
+                    self.cycle.append_run(low, high - low, run.ts, run.reason, run.hops)
+                else:
+                    self._entries(run, low - run.first, high - run.first, wal)
+                low = high
+
+    def _gap(self, run: EntryRun | GapRun, gap: DeadRun, first: int) -> None:
+        if isinstance(run, GapRun):
+            ts, hops = run.ts, run.hops
+        else:
+            entry = run.entries[first - run.first]
+            ts, hops = int(entry["ts"]), int(entry["flags"]) >> 4
+        self.cycle.append_run(first, gap.last - first + 1, ts, gap.reason, hops)
+
+    def _entries(self, run: EntryRun, low: int, high: int, wal: WalReader) -> None:
+        limits = self.cycle.input.limits
+        while low < high:
+            if self.cycle.due(self.now_ms):
+                self.cycle.seal()
+            chosen = run.entries[low : min(low + CHUNK, high)]
+            dead = chosen["flags"] & np.uint8(DELETED | LOST) != 0
+            sizes = np.where(dead, 0, chosen["len"]).astype(np.int64)
+            n = room(self.cycle.entries, self.cycle.data_len, sizes, limits)
+            if not n:
+                self.cycle.seal()
+                continue
+            self._chunk(run, low, low + n, dead[:n], wal)
+            low += n
+
+    def _chunk(self, run: EntryRun, low: int, high: int, dead: np.ndarray, wal: WalReader) -> None:
+        """Frames of live records, fillers for the rest, in one write."""
+        entries, locations = run.entries[low:high], run.locations[low:high]
+        idx = bytearray(_fillers(entries))
+        data: list[bytes] = []
+        positions = np.flatnonzero(~dead)
+        lengths = wal_lengths(entries)
+        places = [Place(run.first + low + at, int(locations[at]), int(lengths[at])) for at in positions.tolist()]
+        done = 0
+        at = self.cycle.data_len
+        mask = topic_mask(self.topic.id)
+
+        def take(frames: bytes, offsets: list[int]) -> None:
+            nonlocal done, at
+            framed, rows = reframe(frames, offsets, mask, at)
+            data.append(framed)
+            at += len(framed)
+            for number, position in enumerate(positions[done : done + len(offsets)].tolist()):
+                idx[position * ENTRY_BYTES : (position + 1) * ENTRY_BYTES] = rows[
+                    number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES
+                ]
+            done += len(offsets)
+
+        wal.raw(places, take)
+        self.cycle.append(run.first + low, b"".join(data), bytes(idx))
+
+    def commit(self) -> int:
+        """On the owner, once the mark is durable; how many segments it sealed."""
+        topic, index = self.topic, self.topic.index
+        assert index.segments is not None
+        late = self._deleted_since()
+        index.segments.commit(self.cycle)
+        index.checkpointed(self.upper)
+        if len(late):
+            index.segments.mark_deleted(late)
+        del topic.deletes[: self.settles]
+        topic.claim = self.cycle.claim()
+        topic.checkpointing = False
+        topic.forget_ahead()
+        return sum(one.sealed for one in index.segments.segments) - self.sealed_before
+
+    def _deleted_since(self) -> np.ndarray:
+        """Seqs that were live when they were captured and are deleted now [S-158]."""
+        found = [np.empty(0, np.uint64)]
+        now = self.topic.index.tail.runs(self.before + 1, self.upper)
+        for then, run in zip(self.runs, now, strict=False):
+            if isinstance(then, EntryRun) and isinstance(run, EntryRun):
+                assert then.first == run.first
+                changed = (run.entries["flags"] & np.uint8(DELETED)) & ~then.entries["flags"]
+                found.append(np.flatnonzero(changed[: len(then.entries)]).astype(np.uint64) + np.uint64(then.first))
+        seqs = np.concatenate(found)
+        return seqs[seqs >= np.uint64(self.first)]
+
+    def abandon(self) -> None:
+        """On the owner: nothing of the cycle counts."""
+        assert self.topic.index.segments is not None
+        self.topic.index.segments.abandon(self.cycle)
+        self.topic.checkpointing = False
+
+
+def _fillers(entries: Entries) -> bytes:
+    """Each entry as one without a frame, with its own `ts`, kind and hops [S-123]."""
+    fillers = entries.copy()
+    lost = entries["flags"] & np.uint8(LOST) != 0
+    hops = (entries["flags"] & np.uint8(0xF0)).astype(np.uint32)
+    fillers["offset"] = 0
+    fillers["len"] = 0
+    fillers["flags_ovh"] = hops | np.where(lost, np.uint32(LOST) | ovh(entries) << np.uint32(8), np.uint32(DELETED))
+    return fillers.tobytes()
+
+
+class Checkpointer:
+    """Runs checkpoints, one after another."""
+
+    def __init__(self, core: Core, snapshots: Snapshots, number: int) -> None:
+        self.number = number
+        """Of the newest checkpoint."""
+        self.total = 0
+        self.last_ms = 0.0
+        self._core = core
+        self._snapshots = snapshots
+        self._running = False
+        self._asked: list[tuple[Asked, bool, bool, bool]] = []
+        self._began_ns = 0
+
+    def ask(self, done: Asked, *, full: bool, snapshot: bool, final: bool = False) -> None:
+        """Run a checkpoint that holds everything acknowledged before this call [A-15].
+
+        `final` takes every topic, like a full one; file and snapshot are the business of whoever closes the engine.
+        """
+        self._asked.append((done, full, snapshot, final))
+        if not self._running:
+            self._core.owner.soon(self._begin_asked)
+
+    def tick(self) -> None:
+        """The regular run, if none is under way."""
+        if not self._running and not self._asked:
+            self._run(full=False, snapshot=False, asked=[])
+
+    def _begin_asked(self) -> None:
+        if self._running or not self._asked:
+            return
+        asked, self._asked = self._asked, []
+        full, snapshot, final = (any(one[kind] for one in asked) for kind in (1, 2, 3))
+        self._run(full=full, snapshot=snapshot, asked=[one[0] for one in asked], final=final)
+
+    # -- one run -----------------------------------------------------------------------------------------------------
+
+    def _run(self, *, full: bool, snapshot: bool, asked: list[Asked], final: bool = False) -> None:
+        core = self._core
+        assert core.wal is not None
+        self._running = True
+        self._began_ns = core.clock.monotonic_ns()
+        result = CheckpointResult()
+        finish = partial(self._finished, result, asked)
+        jobs = self._capture(full or final)
+        if full:
+            for shard in core.wal.shards:
+                if shard.key in core.unrotated:
+                    core.unrotated.discard(shard.key)
+                    core.unmarked.add(shard.key)
+                    shard.rotate_soon()
+        reader = core.wal.reader
+
+        def write() -> None:
+            for job in jobs:
+                job.write(core.fs, core.topic_dir(job.topic.id), reader)
+
+        def written(error: BaseException | None) -> None:
+            self._mark(jobs, partial(self._marked, jobs, result, snapshot or full, not final, finish))
+
+        if jobs:
+            core.owner.aside("files", write, written)
+        else:
+            written(None)
+
+    def _capture(self, full: bool) -> list[_Job]:
+        """Step 1: the topics of this run and what each of them has now."""
+        core, now = self._core, self._core.clock.now_ms()
+        assert core.wal is not None
+        jobs = []
+        ids = list(core.topics) if full else list(core.unsealed)
+        totals = core.totals
+        totals.tail_records = sum(topic.index.tail.records for topic in core.topics.values())
+        totals.tail_bytes = sum(topic.index.tail.nbytes for topic in core.topics.values())
+        full = full or self.is_tail_full
+        for id in ids:
+            topic = core.topics.get(id)
+            if topic is None or not can_log(core.wal.of(id)):
+                continue
+            try:
+                topic.mark_again()
+                reclaim.explain_dead_prefix(topic)
+                if self._selected(topic, now, full):
+                    jobs.append(_Job(topic, now, self._durable_floor(topic)))
+            except OSError as error:
+                log.error("topic %r is left out of this checkpoint: %s", topic.name, error)
+        return jobs
+
+    def _durable_floor(self, topic: Topic) -> int:
+        """Everything below it is dead for good, by a synced mark or EvictWatermark [S-133]."""
+        return max((*topic.marked[1:], topic.ttl_floor) if topic.marked else (topic.ttl_floor,))
+
+    def _selected(self, topic: Topic, now: int, full: bool) -> bool:
+        core, config, index = self._core, self._core.config, topic.index
+        segments = index.segments
+        assert segments is not None
+        if topic.checkpointing:
+            return False
+        tail = index.tail
+        active = segments.active
+        if not tail.records and not topic.deletes and not segments.has_pending and active is None:
+            core.unsealed.discard(topic.id)
+            return False
+        if full:
+            return bool(tail.records or topic.deletes or segments.has_pending or segments.reader.damaged)
+        if tail.records >= min(config.checkpoint_records, config.segment_max_events):
+            return True
+        if tail.nbytes >= min(config.checkpoint_bytes, config.segment_max_bytes):
+            return True
+        if self._is_old(topic):
+            return True
+        return self._is_aged(topic, now)
+
+    def _is_old(self, topic: Topic) -> bool:
+        """Whether a WAL file that is far behind is kept for this topic (selection 2 and 3)."""
+        core = self._core
+        assert core.wal is not None
+        retain = core.config.wal_retain_files
+        for location in topic.index.tail.oldest_locations().values():
+            file = core.wal.files.file(unpack(location)[0])
+            if core.wal.active_file(file.group) - file.file_no >= retain:
+                return True
+        return any(core.wal.active_file(lsn.group) - lsn.file_no >= retain for lsn in topic.deletes)
+
+    def _is_aged(self, topic: Topic, now: int) -> bool:
+        age = self._core.config.segment_max_age_ms
+        if not age:
+            return False
+        segments = topic.index.segments
+        assert segments is not None
+        active = segments.active
+        if active is not None and active.n and now - segments.ts_range(active)[0] >= age:
+            return True
+        tail = topic.index.tail
+        for run in tail.runs(tail.first, tail.first):
+            first = run.ts if isinstance(run, GapRun) else int(run.entries["ts"][0])
+            return now - first >= age
+        return False
+
+    def _mark(self, jobs: list[_Job], then: Callable[[set[str]], None]) -> None:
+        """Step 5: a durable chain of marks on every shard that can log; `then` gets the groups that have theirs."""
+        core = self._core
+        assert core.wal is not None
+        written = {job.topic.id: job for job in jobs if job.error is None}
+        ids = sorted(core.changed | {id for id, job in written.items()})
+        rows: dict[str, list[control.MarkRow]] = {}
+        for id in ids:
+            topic = core.topics.get(id)
+            if topic is not None:
+                shard = core.wal.of(id)
+                rows.setdefault(shard.key, []).append(_row(topic, written.get(id)))
+        marked: set[str] = set()
+        waiting = [shard for shard in core.wal.shards if can_log(shard) and shard.key in core.unmarked | set(rows)]
+        left = len(waiting)
+        if not left:
+            then(marked)
+            return
+        self.number += 1
+
+        def logged(shard: Shard, outcome: object) -> None:
+            nonlocal left
+            left -= 1
+            if not isinstance(outcome, TopicsError):
+                marked.add(shard.key)
+                core.unmarked.discard(shard.key)
+                for row in rows.get(shard.key, ()):
+                    topic = core.topics.get(row.topic_id)
+                    if topic is not None:
+                        topic.marked = (row.head_seq, row.cap_floor, row.ttl_floor, row.delete_below)
+                        if topic.marked == topic.marks():
+                            core.changed.discard(row.topic_id)
+            if not left:
+                then(marked)
+
+        core.fs.point("ckpt.before_mark")
+        for shard in waiting:
+            frames, count = self._chain(rows.get(shard.key, []))
+            try:
+                core.submit_to(shard, frames, count, partial(logged, shard), durable=True)
+            except TopicsError as error:
+                logged(shard, error)
+
+    def _chain(self, rows: list[control.MarkRow]) -> tuple[bytes, int]:
+        parts = [rows[at : at + MARK_ROWS] for at in range(0, len(rows), MARK_ROWS)] or [[]]
+        now = self._core.clock.now_ms()
+        frames = []
+        for part, some in enumerate(parts):
+            mark = control.TopicsMark(n=self.number, part=part, parts=len(parts), topics=tuple(some))
+            frames.append(frame.encode_control(mark, 0, now, durable=True, more=part + 1 < len(parts)))
+        return b"".join(frames), len(frames)
+
+    def _marked(
+        self,
+        jobs: list[_Job],
+        result: CheckpointResult,
+        forced: bool,
+        may_snapshot: bool,
+        finish: Callable[[TopicsError | None], None],
+        groups: set[str],
+    ) -> None:
+        """Step 6, then 7."""
+        core = self._core
+        assert core.wal is not None
+        core.fs.point("ckpt.after_mark")
+        for job in jobs:
+            if core.topics.get(job.topic.id) is not job.topic:
+                job.abandon()
+            elif job.error is None and core.wal.of(job.topic.id).key in groups:
+                result.topics += 1
+                core.totals.tail_records -= sum(_records(run) for run in job.runs)
+                core.totals.tail_bytes -= job.nbytes
+                try:
+                    result.sealed += job.commit()
+                except OSError as error:
+                    log.error("topic %r: marks made during a checkpoint: %s", job.topic.name, error)
+                core.producers.checkpointed(job.topic.id, job.topic.index.ckpt_seq)
+            else:
+                if job.error is not None:
+                    log.error("topic %r stays in the WAL: %s", job.topic.name, job.error)
+                job.abandon()
+        reclaim.drop_dead(core)
+        failed = [job for job in jobs if job.error is not None]
+        if forced or (may_snapshot and self._snapshots.due()):
+            snapped = partial(self._snapped, result, failed, finish)
+            self._snapshots.take(self.number, force=forced, clean=False, done=snapped)
+        else:
+            finish(_trouble(failed))
+
+    def _snapped(
+        self,
+        result: CheckpointResult,
+        failed: list[_Job],
+        finish: Callable[[TopicsError | None], None],
+        outcome: int | TopicsError | None,
+    ) -> None:
+        if isinstance(outcome, TopicsError):
+            finish(outcome)
+            return
+        result.snapshot = outcome
+        finish(_trouble(failed))
+
+    def _finished(self, result: CheckpointResult, asked: list[Asked], error: TopicsError | None) -> None:
+        self._running = False
+        self.total += 1
+        self.last_ms = (self._core.clock.monotonic_ns() - self._began_ns) / 1e6
+        for done in asked:
+            done(error or result)
+        if self._asked:
+            self._core.owner.soon(self._begin_asked)
+
+    @property
+    def is_tail_full(self) -> bool:
+        """Whether tails hold so much that all of them have to be written now [S-153]."""
+        totals, config = self._core.totals, self._core.config
+        return totals.tail_records >= config.tail_records_max or totals.tail_bytes >= config.tail_bytes_max
+
+    @property
+    def running(self) -> bool:
+        """Whether a run is under way or asked for."""
+        return self._running or bool(self._asked)
+
+
+def _records(run: EntryRun | GapRun) -> int:
+    return 1 if isinstance(run, GapRun) else len(run.entries)
+
+
+def _trouble(failed: list[_Job]) -> TopicsError | None:
+    if not failed:
+        return None
+    error = failed[0].error
+    trouble = TopicsError(f"{len(failed)} topics stay in the WAL, the first is {failed[0].topic.name!r}: {error}")
+    trouble.__cause__ = error
+    return trouble
+
+
+def _row(topic: Topic, job: _Job | None) -> control.MarkRow:
+    upper, claim = topic.index.ckpt_seq, topic.claim
+    if job is not None:
+        upper, claim = job.upper, job.cycle.claim()
+    return control.MarkRow(topic.id, upper, *topic.marks(), *claim)
+
+
+def can_log(shard: Shard) -> bool:
+    """Whether a shard takes control frames, as far as can be told."""
+    return shard.state == "ok"

@@ -1,0 +1,293 @@
+"""The state of an engine and how entries become true: stage, commit, publish (06 §7).
+
+    verbs (append, delete, …)   decide, then `stage` frames and a ticket
+    shard                       writes, syncs, and calls back
+    publish                     tickets of a topic in turn, each once its commit condition holds [S-107]
+
+Everything waits by callback: a caller on an event loop, a thread behind a latch and a test on one thread use the same
+code. Owner only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from topics import paths
+from topics.clock import Clock
+from topics.codec import control, frame
+from topics.engine.config import EngineConfig
+from topics.engine.dedupe import IdempotencyKeys, Producers
+from topics.engine.recent import RecentFrames
+from topics.engine.topic import Lsn, Ticket, Topic, Totals
+from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
+from topics.fs import Fs
+from topics.storage.lockfile import FailedSync
+from topics.storage.maps import MapCache
+from topics.storage.owner import Owner
+from topics.storage.shard import Lsn as ShardLsn
+from topics.storage.shard import Shard
+from topics.storage.shards import Shards
+
+log = logging.getLogger("topics.engine")
+
+Outcome = Callable[[Any], None]
+"""Called once, on the owner, with a result or an exception."""
+
+
+class Settling(Protocol):
+    """Holds submissions back until the run's `ready` mark is synced."""
+
+    def hold(
+        self,
+        shard: Shard,
+        frames: bytes,
+        count: int,
+        done: Callable[[ShardLsn | TopicsError], None],
+        durable: bool,
+        control: bool,
+    ) -> None:
+        """Take a submission, to be handed on later; raises if it is refused."""
+        ...
+
+
+class Core:
+    """Everything an engine knows."""
+
+    def __init__(self, config: EngineConfig, fs: Fs, clock: Clock, owner: Owner, dir: str) -> None:
+        self.config = config
+        self.limits = config.limits
+        self.fs = fs
+        self.clock = clock
+        self.owner = owner
+        self.dir = dir
+        """The data directory; empty for an engine in memory."""
+        self.wal: Shards | None = None
+        self.maps = MapCache(fs, config.max_maps, config.segment_mmap)
+        self.recent = RecentFrames(config.recent_cache_bytes)
+        self.keys = IdempotencyKeys(config.idempotency_max_entries, config.idempotency_max_bytes)
+        self.producers = Producers(config.max_producers, config.producer_ttl_ms)
+        self.topics: dict[int, Topic] = {}
+        self.names: dict[str, Topic] = {}
+        self.gates: dict[str, list[Callable[[], None]]] = {}
+        """Names that are being created or deleted, and what waits for that [A-1]."""
+        self.next_topic_id = 1
+        self.creating: set[int] = set()
+        """Ids of creations in flight [S-218]."""
+        self.next_epoch = 1
+        self.run = 0
+        self.boot = ""
+        self.store_id = ""
+        self.totals = Totals()
+        self.staged_bytes = 0
+        """Accounted bytes that were admitted and are not yet published; for the quota [RES-3]."""
+        self.closing = False
+        self.logged = False
+        """Whether anything but marks was logged since the last snapshot [S-214]."""
+        self.unmarked: set[str] = set()
+        """Groups with frames behind their last mark."""
+        self.unrotated: set[str] = set()
+        """Groups whose active file holds more than marks."""
+        self.changed: set[int] = set()
+        """Topics whose head or floors differ from their newest mark row."""
+        self.unsealed: set[int] = set()
+        """Topics with a tail, an active segment or marks that are not on disk."""
+        self.reserved: set[int] = set()
+        """Topics that hold a reservation."""
+        self.expiring: set[int] = set()
+        """Topics with a TTL."""
+        self.removing: dict[int, Lsn] = {}
+        """Deleted topics whose rename is not yet durable [S-192]."""
+        self.unremoved: set[int] = set()
+        """Deleted topics whose directory could not be renamed; tried again with every tick."""
+        self.settling: Settling | None = None
+        """What has to be logged before anything else of this run; None once it is."""
+        self.failed_syncs: set[FailedSync] = set()
+        """Runs and groups whose page cache cannot be believed."""
+        self.corrupt = 0
+        self.orphan_dirs = 0
+        self.dropped_segments = 0
+        self.timers: dict[object, tuple[int, Callable[[], None]]] = {}
+        """Long polls: until when on the monotonic clock, and what then."""
+        self.timer_armed: Callable[[], None] = lambda: None
+        """Called when something became due earlier than known."""
+
+    # -- finding topics ----------------------------------------------------------------------------------------------
+
+    def with_topic(self, name: str, then: Callable[[Topic], None], done: Outcome) -> None:
+        """Go on with the topic of a name, once no creation or deletion of it is under way."""
+        if self.closing:
+            done(EngineClosed("the engine is closing"))
+            return
+        gate = self.gates.get(name)
+        if gate is not None:
+            gate.append(lambda: self.with_topic(name, then, done))
+            return
+        topic = self.names.get(name)
+        if topic is None:
+            done(TopicNotFound(name))
+            return
+        guarded(lambda: then(topic), done)
+
+    def open_gate(self, name: str) -> None:
+        """The creation or deletion of a name is decided: who waited goes on, in order."""
+        for retry in self.gates.pop(name):
+            self.owner.soon(retry)
+
+    def is_logged(self, topic: Topic) -> bool:
+        """Whether what happens to a topic's records now is logged."""
+        return self.wal is not None and topic.durability != "ephemeral"
+
+    def shard(self, topic_id: int) -> Shard:
+        """The shard of a topic; not of an engine in memory."""
+        assert self.wal is not None
+        return self.wal.of(topic_id)
+
+    # -- staging and publishing --------------------------------------------------------------------------------------
+
+    def stage(
+        self, topic: Topic, frames: bytes | None, count: int, ticket: Ticket, *, durable: bool, control: bool = False
+    ) -> None:
+        """Put a ticket in the topic's line and its frames in the log; raises, with nothing done, if that is refused.
+
+        `frames` None: nothing is logged, the ticket is committed as it stands.
+        """
+        topic.tickets.append(ticket)
+        if frames is None:
+            ticket.lsn = True
+            self.publish(topic)
+            return
+        try:
+            self.submit(
+                topic.id, frames, count, lambda outcome: self._committed(topic, ticket, outcome), durable, control
+            )
+        except TopicsError:
+            topic.tickets.remove(ticket)
+            raise
+
+    def submit(
+        self,
+        topic_id: int,
+        frames: bytes,
+        count: int,
+        done: Callable[[Lsn | TopicsError], None],
+        durable: bool,
+        control: bool = True,
+    ) -> None:
+        """Log frames that publish nothing by themselves, or those of a ticket."""
+        shard = self.shard(topic_id)
+        self.submit_to(shard, frames, count, done, durable, control)
+        self.unmarked.add(shard.key)
+        self.unrotated.add(shard.key)
+        self.logged = True
+
+    def submit_to(
+        self,
+        shard: Shard,
+        frames: bytes,
+        count: int,
+        done: Callable[[Lsn | TopicsError], None],
+        durable: bool,
+        control: bool = True,
+    ) -> None:
+        """Hand frames to a shard, behind the run's `ready` mark [S-245]."""
+
+        def place(outcome: ShardLsn | TopicsError) -> None:
+            done(outcome if isinstance(outcome, TopicsError) else Lsn(shard.key, *outcome))
+
+        if self.settling is None:
+            shard.submit(frames, count, place, durable=durable, control=control)
+        else:
+            self.settling.hold(shard, frames, count, place, durable, control)
+
+    def _committed(self, topic: Topic, ticket: Ticket, outcome: Lsn | TopicsError) -> None:
+        if ticket.settled:
+            return
+        if isinstance(outcome, TopicsError):
+            self._fail_from(topic, ticket, outcome)
+        else:
+            ticket.lsn = outcome
+            self.publish(topic)
+
+    def publish(self, topic: Topic) -> None:
+        """Publish tickets in turn, as far as they are committed [S-107]."""
+        tickets = topic.tickets
+        while tickets and tickets[0].lsn:
+            ticket = tickets.popleft()
+            ticket.settled = True
+            self.touch(topic)
+            try:
+                ticket.publish(ticket.lsn if isinstance(ticket.lsn, Lsn) else None)
+            except OSError as error:
+                ticket.fail(WalIo(error, f"topic {topic.name!r}"))
+
+    def _fail_from(self, topic: Topic, ticket: Ticket, error: TopicsError) -> None:
+        """A ticket failed: it and all behind it publish nothing, and their seqs are free again [S-110]."""
+        kept: list[Ticket] = []
+        while topic.tickets:
+            first = topic.tickets.popleft()
+            if first is ticket:
+                topic.tickets.appendleft(first)
+                break
+            kept.append(first)
+        failed = list(topic.tickets)
+        topic.tickets.clear()
+        topic.tickets.extend(kept)
+        topic.next_seq = ticket.seq_before
+        for one in failed:
+            one.settled = True
+            why = error if one is ticket else CommitFailed(f"a write in front of it failed: {error}")
+            one.fail(why)
+
+    def touch(self, topic: Topic) -> None:
+        """A topic changes: the next checkpoint looks at it."""
+        self.changed.add(topic.id)
+        self.unsealed.add(topic.id)
+
+    def topic_dir(self, topic_id: int) -> str:
+        """Where a topic's segments are."""
+        return f"{self.dir}/{paths.TOPICS_DIR}/{paths.topic_dir(topic_id)}"
+
+    def note_failure(self, what: str) -> Callable[[BaseException | None], None]:
+        """For work aside whose failure costs nothing but a line in the log."""
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("%s: %s", what, error)
+
+        return done
+
+    def wake(self, topic: Topic) -> None:
+        """Call who waits for records of a topic, after what is under way now."""
+        if topic.waiters:
+            waiters, topic.waiters = topic.waiters, {}
+            for call in waiters.values():
+                self.owner.soon(call)
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    def needed(self) -> Iterator[tuple[str, int, int]]:
+        """What of the WAL is still needed, apart from what is in flight [S-192]."""
+        assert self.wal is not None
+        place = self.wal.place
+        for topic in self.topics.values():
+            if topic.index.tail.records:
+                yield from map(place, topic.index.tail.oldest_locations().values())
+            yield from topic.deletes
+        yield from self.removing.values()
+
+
+def control_frame(body: control.Body, topic: Topic, ts: int, *, durable: bool, more: bool = False) -> bytes:
+    """One control frame of a topic."""
+    return frame.encode_control(body, topic.id, ts, durable=durable, more=more)
+
+
+def guarded(work: Callable[[], None], done: Outcome) -> None:
+    """Run work that refuses by raising."""
+    try:
+        work()
+    except TopicsError as error:
+        done(error)
+    except OSError as error:
+        done(WalIo(error))

@@ -1,0 +1,118 @@
+"""Deleting records (06 §15.2, 01 §14): logged first, then marked in the index, at its turn in the topic's line.
+
+The bound is fixed when the delete is staged: records appended later are never affected, not even in replay [DEL-5].
+Owner only, but for `Removal.parse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from topics.codec import control
+from topics.engine import retention
+from topics.engine.core import Core, Outcome, control_frame
+from topics.engine.topic import Lsn, Ticket, Topic
+from topics.errors import BatchTooLarge, CallerError, TopicsError
+from topics.model import DeleteResult, Limits, Selector, check_u64
+
+
+class Removal(NamedTuple):
+    """Which records a delete asks for."""
+
+    before_seq: int | None
+    match: Selector | None
+    seqs: tuple[int, ...] | None
+
+    @classmethod
+    def parse(cls, before_seq: object, match: object, seqs: object, limits: Limits) -> Removal:
+        """Check a delete's selectors [DEL-1, DEL-2]."""
+        if before_seq is None and match is None and seqs is None:
+            raise CallerError("a delete needs before_seq, match or seqs")
+        before = None if before_seq is None else check_u64(before_seq, "before_seq")
+        selector = None if match is None else Selector.parse(match)
+        if seqs is None:
+            return cls(before, selector, None)
+        if before is not None:
+            raise CallerError("seqs does not go together with before_seq")
+        if isinstance(seqs, (str, bytes)) or not isinstance(seqs, Iterable):
+            raise CallerError("seqs must be a list of seqs")
+        listed = tuple(check_u64(seq, "seqs") for seq in seqs)
+        if len(listed) > limits.max_claim:
+            raise BatchTooLarge(len(listed), limits.max_claim)
+        return cls(None, selector, listed)
+
+
+def check_flag(value: object, what: str) -> bool:
+    """A flag is true or false, nothing that merely counts as such."""
+    if not isinstance(value, bool):
+        raise CallerError(f"{what} must be true or false")
+    return value
+
+
+def delete(core: Core, name: str, removal: Removal, dry_run: bool, done: Outcome) -> None:
+    """Delete what exists now; answers a `DeleteResult` once it is gone for every reader [DEL-7]."""
+    core.with_topic(name, lambda topic: _retained(core, topic, removal, dry_run, done), done)
+
+
+def _retained(core: Core, topic: Topic, removal: Removal, dry_run: bool, done: Outcome) -> None:
+    def go_on(error: TopicsError | None) -> None:
+        if error is not None:
+            done(error)
+        elif core.names.get(topic.name) is not topic:
+            delete(core, topic.name, removal, dry_run, done)
+        elif dry_run:
+            done(_result(topic, _would_delete(topic, _body(topic, removal, None))))
+        else:
+            _stage(core, topic, removal, done)
+
+    topic.mark_again()
+    retention.expire(core, topic, go_on)
+
+
+def _body(topic: Topic, removal: Removal, number: int | None) -> control.Delete:
+    return control.Delete(
+        before_seq=removal.before_seq,
+        match=removal.match and (removal.match.kind, removal.match.value),
+        seqs=removal.seqs,
+        bound=topic.head + 1,
+        cap_floor=topic.cap_floor,
+        ttl_floor=topic.ttl_floor,
+        delete_number=number,
+    )
+
+
+def _would_delete(topic: Topic, body: control.Delete) -> int:
+    if body.seqs is None and body.match is None:
+        assert body.before_seq is not None
+        assert body.bound is not None
+        return topic.index.live(topic.floor, min(body.before_seq, body.bound) - 1).records
+    return topic.index.live_among(topic.targets(body)).records
+
+
+def _stage(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
+    logged = core.is_logged(topic)
+    number = topic.delete_number_staged = max(topic.delete_number, topic.delete_number_staged) + 1
+    body = _body(topic, removal, number)
+
+    def publish(lsn: Lsn | None) -> None:
+        removed = topic.apply(body, lsn)
+        assert removed is not None
+        topic.index.trim_overlays(topic.floor)
+        done(_result(topic, removed.records))
+
+    def fail(error: TopicsError) -> None:
+        topic.delete_number_staged = topic.delete_number
+        done(error)
+
+    ticket = Ticket(publish, fail, topic.next_seq)
+    durable = topic.durability == "fsync"
+    frames = control_frame(body, topic, core.clock.now_ms(), durable=durable) if logged else None
+    try:
+        core.stage(topic, frames, 1, ticket, durable=durable, control=True)
+    except TopicsError as error:
+        fail(error)
+
+
+def _result(topic: Topic, deleted: int) -> DeleteResult:
+    return DeleteResult(deleted, topic.earliest_seq, topic.head, topic.count, topic.bytes)

@@ -1,0 +1,646 @@
+"""The embedded engine: open, use from any thread, close (06 §18).
+
+    with Engine.open("./data") as engine:
+        engine.append("orders", [{"data": {"sku": "B-12"}}])
+        engine.read("orders").records
+
+Verbs run on the owner: whoever holds the engine's lock. A caller stages under it and waits without it, so that many
+callers share one sync. With an injected clock nothing runs by itself: every call is carried out to its end in the
+caller's thread, and `tick` does what is due [S-355].
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from topics import paths
+from topics.clock import Clock, SystemClock
+from topics.codec import control, frame
+from topics.engine import append as appending
+from topics.engine import delete as deleting
+from topics.engine import lifecycle, recover, retention
+from topics.engine import read as reading
+from topics.engine.checkpoint import Checkpointer, CheckpointResult
+from topics.engine.config import EngineConfig
+from topics.engine.core import Core, Outcome
+from topics.engine.metrics import collect
+from topics.engine.reclaim import Rewriter
+from topics.engine.records import Given
+from topics.engine.settle import ReadyMark
+from topics.engine.snapshot import Rows, Snapshots
+from topics.engine.timer import Timer
+from topics.errors import EngineClosed, TopicsError, WalIo
+from topics.fs import Fs, OsFs, ensure_dir, process_id
+from topics.fs import boot_id as machine_boot_id
+from topics.model import AppendResult, DeleteResult, Producer, ReadResult, TopicConfig, TopicState
+from topics.settings import Settings
+from topics.storage import discover, group
+from topics.storage.lockfile import FailedSync, StoreLock
+from topics.storage.owner import InlineOwner, LockedOwner
+from topics.storage.shards import Recovered, Shards, group_dir, group_keys
+from topics.storage.snapshot import SnapshotStore
+from topics.storage.tail import WalFiles
+
+log = logging.getLogger("topics.engine")
+
+NS_PER_MS = 1_000_000
+MAX_FDS = 256
+
+
+class Health(NamedTuple):
+    """Whether an engine takes writes."""
+
+    ready: bool
+    state: str
+    """`ok`, `read_only` or `full`: the worst of its shards."""
+    progress: float
+    """Of recovery."""
+    shards: dict[str, str]
+
+
+class Engine:
+    """One store, opened. All methods are thread-safe."""
+
+    def __init__(self, core: Core, owner: InlineOwner | LockedOwner) -> None:
+        """For `open`."""
+        self._core = core
+        self._owner = owner
+        self._pid = process_id()
+        self._lock: StoreLock | None = None
+        self._snapshots: Snapshots | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._rewriter = Rewriter(core)
+        self._timer: Timer | None = None
+        self._progress = 0.0
+        self._due: dict[str, int] = {}
+        self._opened_ns = core.clock.monotonic_ns()
+        self._rotations = 0
+        self._closed = False
+        self._close_lock = threading.Lock()
+        self.aio = EngineAio(self)
+        """The same operations as coroutines."""
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: str | None,
+        config: EngineConfig | Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        fs: Fs | None = None,
+        boot_id: str | None = None,
+        assume_crash: bool = False,
+        salvage: bool = False,
+        progress: Callable[[float], None] | None = None,
+    ) -> Engine:
+        """Open the store in a directory, made if missing; `None` is a store in memory [S-351]."""
+        settings = EngineConfig.of(config or EngineConfig())
+        owner: InlineOwner | LockedOwner = LockedOwner() if clock is None else InlineOwner()
+        core = Core(settings, fs or OsFs(), clock or SystemClock(), owner, "" if path is None else str(path))
+        engine = cls(core, owner)
+        if path is not None:
+            core.boot = boot_id or (machine_boot_id() if fs is None else "boot-0")
+            try:
+                engine._recover(assume_crash=assume_crash or settings.assume_crash, salvage=salvage, tell=progress)
+            except BaseException:
+                engine._let_go()
+                raise
+        engine._progress = 1.0
+        if clock is None:
+            engine._timer = Timer(engine)
+            core.timer_armed = engine._timer.wake
+            for shard in core.wal.shards if core.wal is not None else ():
+                shard.on_due = engine._timer.wake
+            engine._timer.start()
+        return engine
+
+    def _recover(self, *, assume_crash: bool, salvage: bool, tell: Callable[[float], None] | None) -> None:
+        core = self._core
+        ensure_dir(core.fs, core.dir)
+        lock = self._lock = StoreLock(core.fs, core.dir, core.boot, core.clock.now_ms())
+        lock.write()
+        store = SnapshotStore(core.fs, f"{core.dir}/{paths.META_DIR}")
+        found = discover.discover(core.fs, core.dir, store)
+        store.tidy()
+        core.store_id = found.store_id
+        core.run = 1 + max((*found.runs, lock.previous.run), default=0)
+        self._note_lost_caches(found, lock, assume_crash)
+        core.failed_syncs = set(lock.failed)
+        core.wal = self._shards(found)
+        for shard in core.wal.shards:
+            shard.on_latched = partial(self._note_latched, lock, FailedSync(core.run, shard.key))
+
+        def progress(share: float) -> None:
+            self._progress = share
+            if tell is not None:
+                tell(share)
+
+        recovery = recover.Recovery(core, found, assume_crash=assume_crash, salvage=salvage, progress=progress)
+        recovery.run()
+        recover.mend(core, found)
+        lock.write(core.run)
+        self._tidy(recovery.deleted)
+        retained: list[Rows] = [{row.group: row for row in header.wal} for header in found.headers[:2]]
+        newest = found.headers[0].id if found.headers else None
+        self._snapshots = Snapshots(core, store, retained, newest)
+        self._checkpointer = Checkpointer(core, self._snapshots, recovery.checkpoint)
+        core.logged = bool(found.files) and found.replay_bytes > 0
+        self._settle(lock, recovery)
+        if core.wal.orphans and core.settling is None:
+            self._checkpointer.ask(lambda outcome: None, full=True, snapshot=True)
+            self._run_out()
+
+    def _note_lost_caches(self, found: discover.Found, lock: StoreLock, assume_crash: bool) -> None:
+        """Groups whose page cache was lost, noted before anything is cut [S-245]."""
+        lost = set(found.islands)
+        if assume_crash and found.ready:
+            lost |= {FailedSync(max(found.ready), key) for key in found.groups}
+        lock.note(lost)
+
+    def _note_latched(self, lock: StoreLock, failed: FailedSync) -> None:
+        """A later start must not believe the page cache of this run [S-78]; as good as it can be done."""
+        what = f"sync_failed={failed.run}:{failed.group} in the lock file"
+        self._core.owner.aside("lock", lambda: lock.note([failed]), self._core.note_failure(what))
+
+    def _shards(self, found: discover.Found) -> Shards:
+        core, config = self._core, self._core.config
+        wal_dir = f"{core.dir}/{paths.WAL_DIR}"
+        recovered = {}
+        for key in {*found.groups, *group_keys(config.wal_shards)}:
+            dir = group_dir(wal_dir, key)
+            ensure_dir(core.fs, dir)
+            known = found.groups.get(key) or group.Group(key, dir, (), (), ())
+            recovered[key] = Recovered(known, found.first_file(key))
+        return Shards(
+            core.fs, wal_dir, config.wal_shards, recovered, WalFiles(), owner=core.owner, clock=core.clock,
+            run=core.run, boot=core.boot, file_bytes=config.wal_file_bytes, init_zero=config.wal_init_zero,
+            min_free_bytes=config.min_free_bytes, max_fds=min(config.max_fds or MAX_FDS, MAX_FDS),
+            max_submissions=config.queue_submissions, max_pending_bytes=config.queue_bytes,
+            retired=[row for row in found.rows if row.retired],
+        )  # fmt: skip
+
+    def _tidy(self, deleted: set[int]) -> None:
+        """Finish what deleting topics left undone [S-275]."""
+        core = self._core
+        root = f"{core.dir}/{paths.TOPICS_DIR}"
+        for id in sorted(deleted):
+            alive = core.topic_dir(id)
+            dead = f"{root}/{paths.topic_dir(id, deleted=True)}"
+            if core.fs.exists(alive):
+                lifecycle.clear_dir(core, dead)
+                core.fs.rename(alive, dead)
+        if deleted:
+            core.fs.sync_dir(root)
+        for name in core.fs.listdir(root):
+            parsed = paths.parse_topic_dir(name)
+            if parsed is not None and parsed.deleted:
+                lifecycle.clear_dir(core, f"{root}/{name}")
+            elif parsed is not None and parsed.topic_id not in core.topics:
+                core.orphan_dirs += 1
+
+    def _settle(self, lock: StoreLock, recovery: recover.Recovery) -> None:
+        core = self._core
+        settling = ReadyMark(core, lock, recovery.decided, bool(recovery.skipped))
+        core.settling = settling
+        if not recovery.must_settle:
+            return
+        with self._owner:
+            settling.begin()
+        self._run_out()
+        if core.settling is not None and not settling.is_full:
+            raise settling.failed or TopicsError("the run could not begin")
+
+    def _run_out(self) -> None:
+        """Wait for what is under way, while nobody else uses the engine."""
+        if isinstance(self._owner, InlineOwner):
+            self._owner.run()
+        else:
+            with self._owner:
+                pass
+            self._owner.wait_idle()
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def put_topic(
+        self, name: str, config: TopicConfig | Mapping[str, object] | None = None
+    ) -> tuple[bool, TopicConfig]:
+        """Create a topic, or replace its configuration; whether it was created, and the configuration in force."""
+        return self._call(lambda done: lifecycle.put(self._core, name, config, done))  # type: ignore[no-any-return]
+
+    def delete_topic(self, name: str) -> bool:
+        """Delete a topic with everything in it; whether there was one."""
+        return self._call(lambda done: lifecycle.delete(self._core, name, done))  # type: ignore[no-any-return]
+
+    def append(
+        self,
+        name: str,
+        records: Iterable[Given],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        producer: Producer | Mapping[str, object] | None = None,
+        create: bool | None = None,
+        config: TopicConfig | Mapping[str, object] | None = None,
+    ) -> AppendResult:
+        """Append records, all or none; they are visible, and as durable as the topic's class says, on return."""
+        write = self._write(name, records, node, idempotency_key, producer, create, config)
+        return self._call(lambda done: appending.append(self._core, write, done))  # type: ignore[no-any-return]
+
+    def _write(
+        self,
+        name: str,
+        records: Iterable[Given],
+        node: str | None,
+        key: str | None,
+        producer: Any,
+        create: Any,
+        config: Any,
+    ) -> appending.Write:
+        return appending.Write.prepare(
+            name, records, self._core.limits, node=node, idempotency_key=key, producer=producer, create=create,
+            config=config,
+        )  # fmt: skip
+
+    def read(
+        self,
+        name: str,
+        from_seq: int = 0,
+        *,
+        from_ts: int | None = None,
+        limit: int = 256,
+        max_bytes: int = 1 << 20,
+        node: str | Iterable[str] | None = None,
+        wait_ms: int = 0,
+    ) -> ReadResult:
+        """Read behind a cursor; with `wait_ms`, wait that long for the next publication if there is nothing."""
+        query = reading.Query.parse(name, from_seq, from_ts, limit, max_bytes, node, wait_ms, self._core.limits)
+        return self._call(lambda done: reading.read(self._core, query, done))  # type: ignore[no-any-return]
+
+    def delete(
+        self,
+        name: str,
+        *,
+        before_seq: int | None = None,
+        match: object = None,
+        seqs: Iterable[int] | None = None,
+        dry_run: bool = False,
+    ) -> DeleteResult:
+        """Delete the records that exist now and are selected; nothing brings them back."""
+        removal = deleting.Removal.parse(before_seq, match, seqs, self._core.limits)
+        deleting.check_flag(dry_run, "dry_run")
+        return self._call(lambda done: deleting.delete(self._core, name, removal, dry_run, done))  # type: ignore[no-any-return]
+
+    def state(self, name: str, *, touch: bool = True) -> TopicState:
+        """A topic at this instant; `touch` counts as reading it."""
+        return self._call(lambda done: reading.state(self._core, name, touch, done))  # type: ignore[no-any-return]
+
+    def topics(self, prefix: str = "") -> Iterator[str]:
+        """The names of topics that begin with a prefix, sorted."""
+        self._check()
+        with self._owner:
+            return iter(sorted(name for name in self._core.names if name.startswith(prefix)))
+
+    def checkpoint(self, full: bool = False) -> CheckpointResult:
+        """Bring tails into segments; full: everything acknowledged before, and a snapshot behind it [A-15]."""
+        return self._call(lambda done: self._checkpoint(full, snapshot=False, done=done))  # type: ignore[no-any-return]
+
+    def snapshot(self) -> int:
+        """Write a snapshot behind a checkpoint; its number."""
+        result = self._call(lambda done: self._checkpoint(False, snapshot=True, done=done))
+        return result.snapshot or 0
+
+    def _checkpoint(self, full: bool, snapshot: bool, done: Outcome) -> None:
+        if self._core.closing:
+            done(EngineClosed("the engine is closing"))
+        elif self._checkpointer is None:
+            done(CheckpointResult())
+        else:
+            self._checkpointer.ask(done, full=full, snapshot=snapshot)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and gauges under the names of 06 §21."""
+        self._check()
+        with self._owner:
+            return collect(self._core, self._checkpointer, self._snapshots, self._progress)
+
+    def health(self) -> Health:
+        """Whether writes are taken, and how far recovery is."""
+        shards = {shard.key: shard.state for shard in self._core.wal.shards} if self._core.wal is not None else {}
+        states = set(shards.values())
+        state = "read_only" if "read_only" in states else "full" if "full" in states else "ok"
+        ready = state == "ok" and self._progress >= 1.0 and not self._core.closing
+        return Health(ready, state, self._progress, dict(shards))
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do everything that is due, and return when it is done [S-355]."""
+        self._check()
+        with self._owner:
+            self._tick()
+
+    def _tick(self) -> None:
+        core = self._core
+        now = core.clock.monotonic_ns()
+        for key, (due, late) in list(core.timers.items()):
+            if now >= due and core.timers.pop(key, None) is not None:
+                late()
+        if core.wal is None:
+            self._every("ttl", core.config.ttl_sweep_ms, now, self._sweep)
+            return
+        for shard in core.wal.shards:
+            shard.tick()
+        if isinstance(core.settling, ReadyMark) and core.settling.is_full:
+            core.settling.begin()
+        self._every("ttl", core.config.ttl_sweep_ms, now, self._sweep)
+        if self._checkpointer is not None:
+            rotations = sum(shard.counters.rotations for shard in core.wal.shards)
+            if rotations != self._rotations or self._checkpointer.is_tail_full:
+                self._rotations = rotations
+                self._due["checkpoint"] = now
+            self._every("checkpoint", core.config.checkpoint_ms, now, self._checkpointer.tick)
+        self._every("rewrite", core.config.ttl_sweep_ms, now, self._rewriter.tick)
+        for id in list(core.unremoved):
+            lifecycle.remove_files(core, id)
+
+    def _every(self, what: str, ms: int, now: int, call: Callable[[], None]) -> None:
+        due = self._due.setdefault(what, self._opened_ns + ms * NS_PER_MS)
+        if now >= due:
+            self._due[what] = now + ms * NS_PER_MS
+            call()
+
+    def _sweep(self) -> None:
+        """Once a second: TTL, keys whose window is over, reservations of idle topics."""
+        core = self._core
+        now = core.clock.now_ms()
+        for id in list(core.expiring):
+            topic = core.topics.get(id)
+            if topic is not None and not topic.removed:
+                retention.expire(core, topic, lambda error: None)
+        for id in core.keys.topic_ids():
+            topic = core.topics.get(id)
+            if topic is not None:
+                core.keys.expire(id, now, topic.config.idempotency_window_ms)
+        for id in list(core.reserved):
+            topic = core.topics.get(id)
+            if topic is None or not topic.reservation.ceiling:
+                core.reserved.discard(id)
+            elif not topic.tickets and now - (topic.last_write_ms or 0) >= core.config.reserve_idle_ms:
+                lifecycle.give_back(core, topic)
+
+    def idle_s(self) -> float | None:
+        """How long `tick` has nothing to do; None: as things stand, nothing ever."""
+        self._check()
+        core = self._core
+        with self._owner:
+            dues = [*self._due.values(), *(due for due, _ in core.timers.values())]
+            if core.wal is not None:
+                dues += [due for shard in core.wal.shards if (due := shard.next_due_ns()) is not None]
+            if not self._due:
+                return 0.0
+            return (min(dues) - core.clock.monotonic_ns()) / 1e9
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Finish what was accepted, checkpoint, snapshot, and let go of the directory [S-352]. Again is fine."""
+        with self._close_lock:
+            if self._closed or process_id() != self._pid:
+                return
+            self._closed = True
+            if self._timer is not None:
+                self._timer.stop()
+            try:
+                with self._owner:
+                    self._begin_closing()
+                self._run_out()
+                if self._core.wal is not None:
+                    self._close_store()
+            finally:
+                self._let_go()
+
+    def _begin_closing(self) -> None:
+        core = self._core
+        timers, core.timers = core.timers, {}
+        for _, late in timers.values():
+            late()
+        core.closing = True
+        if core.wal is not None:
+            for shard in core.wal.shards:
+                shard.flush()
+                shard.sync()
+
+    def _close_store(self) -> None:
+        core = self._core
+        assert core.wal is not None
+        assert self._checkpointer is not None
+        assert self._snapshots is not None
+        wrote = core.settling is None
+        if wrote:
+            checkpointed: list[object] = []
+            with self._owner:
+                self._checkpointer.ask(checkpointed.append, full=False, snapshot=False, final=True)
+            self._run_out()
+            clean = not any(isinstance(one, Exception) for one in checkpointed)
+            clean = clean and all(shard.state == "ok" for shard in core.wal.shards)
+            if clean:
+                snapped: list[object] = []
+                with self._owner:
+                    number = self._checkpointer.number
+                    self._snapshots.take(number, force=True, clean=True, done=snapped.append)
+                self._run_out()
+                clean = not any(isinstance(one, Exception) for one in snapped)
+            if clean:
+                self._mark_closed()
+        for shard in core.wal.shards:
+            shard.close()
+
+    def _mark_closed(self) -> None:
+        """Everything is synced: say so, in every group that has a file of this run, group 0 last."""
+        core = self._core
+        assert core.wal is not None
+        raw = frame.encode_control(control.CloseMark(run=core.run), 0, core.clock.now_ms(), durable=True)
+        for shard in reversed(core.wal.shards):
+            if shard.is_open:
+                with self._owner:
+                    try:
+                        shard.submit(raw, 1, lambda outcome: None, durable=True, control=True)
+                    except TopicsError as error:
+                        log.warning("no close mark: %s", error)
+                        return
+                self._run_out()
+
+    def _let_go(self) -> None:
+        core = self._core
+        core.closing = True
+        self._owner.close()
+        if core.wal is not None:
+            core.wal.reader.close()
+        core.maps.clear()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # -- calling -----------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if process_id() != self._pid:
+            raise EngineClosed("the engine was opened by another process; it does not survive a fork [S-11]")
+        if self._closed:
+            raise EngineClosed("the engine is closed")
+
+    def _call(self, start: Callable[[Outcome], None]) -> Any:
+        """Start an operation on the owner and wait for its outcome without being the owner."""
+        self._check()
+        latch = _Latch()
+        with self._owner:
+            _start(start, latch.set)
+        return latch.wait()
+
+    async def _call_async(self, start: Callable[[Outcome], None]) -> Any:
+        self._check()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(outcome: Any) -> None:
+            if not future.done():
+                if isinstance(outcome, BaseException):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+
+        def report(outcome: Any) -> None:
+            loop.call_soon_threadsafe(settle, outcome)
+
+        with self._owner:
+            _start(start, report)
+        return await future
+
+
+def _start(start: Callable[[Outcome], None], done: Outcome) -> None:
+    try:
+        start(done)
+    except TopicsError as error:
+        done(error)
+    except OSError as error:
+        done(WalIo(error))
+
+
+class _Latch:
+    """The outcome of one call."""
+
+    __slots__ = ("_lock", "_outcome")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._outcome: Any = None
+
+    def set(self, outcome: Any) -> None:
+        self._outcome = outcome
+        self._lock.release()
+
+    def wait(self) -> Any:
+        self._lock.acquire()
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+
+class EngineAio:
+    """The engine's operations as coroutines, for use on an event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def put_topic(
+        self, name: str, config: TopicConfig | Mapping[str, object] | None = None
+    ) -> tuple[bool, TopicConfig]:
+        """See `Engine.put_topic`."""
+        return await self._run(partial(lifecycle.put, self._engine._core, name, config))  # type: ignore[no-any-return]
+
+    async def delete_topic(self, name: str) -> bool:
+        """See `Engine.delete_topic`."""
+        return await self._run(partial(lifecycle.delete, self._engine._core, name))  # type: ignore[no-any-return]
+
+    async def append(
+        self,
+        name: str,
+        records: Iterable[Given],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        producer: Producer | Mapping[str, object] | None = None,
+        create: bool | None = None,
+        config: TopicConfig | Mapping[str, object] | None = None,
+    ) -> AppendResult:
+        """See `Engine.append`."""
+        write = self._engine._write(name, records, node, idempotency_key, producer, create, config)
+        return await self._run(partial(appending.append, self._engine._core, write))  # type: ignore[no-any-return]
+
+    async def read(
+        self,
+        name: str,
+        from_seq: int = 0,
+        *,
+        from_ts: int | None = None,
+        limit: int = 256,
+        max_bytes: int = 1 << 20,
+        node: str | Iterable[str] | None = None,
+        wait_ms: int = 0,
+    ) -> ReadResult:
+        """See `Engine.read`."""
+        core = self._engine._core
+        query = reading.Query.parse(name, from_seq, from_ts, limit, max_bytes, node, wait_ms, core.limits)
+        return await self._run(partial(reading.read, core, query))  # type: ignore[no-any-return]
+
+    async def delete(
+        self,
+        name: str,
+        *,
+        before_seq: int | None = None,
+        match: object = None,
+        seqs: Iterable[int] | None = None,
+        dry_run: bool = False,
+    ) -> DeleteResult:
+        """See `Engine.delete`."""
+        core = self._engine._core
+        removal = deleting.Removal.parse(before_seq, match, seqs, core.limits)
+        deleting.check_flag(dry_run, "dry_run")
+        return await self._run(partial(deleting.delete, core, name, removal, dry_run))  # type: ignore[no-any-return]
+
+    async def state(self, name: str, *, touch: bool = True) -> TopicState:
+        """See `Engine.state`."""
+        return await self._run(partial(reading.state, self._engine._core, name, touch))  # type: ignore[no-any-return]
+
+    async def topics(self, prefix: str = "") -> list[str]:
+        """See `Engine.topics`."""
+        return list(self._engine.topics(prefix))
+
+    async def checkpoint(self, full: bool = False) -> CheckpointResult:
+        """See `Engine.checkpoint`."""
+        return await self._run(lambda done: self._engine._checkpoint(full, False, done))  # type: ignore[no-any-return]
+
+    async def snapshot(self) -> int:
+        """See `Engine.snapshot`."""
+        result = await self._run(lambda done: self._engine._checkpoint(False, True, done))
+        return result.snapshot or 0
+
+    async def close(self) -> None:
+        """See `Engine.close`; the loop goes on meanwhile."""
+        await asyncio.get_running_loop().run_in_executor(None, self._engine.close)
+
+    def _run(self, start: Callable[[Outcome], None]) -> Coroutine[Any, Any, Any]:
+        return self._engine._call_async(start)

@@ -1,0 +1,446 @@
+"""Where a topic's records are and which of them live: segments, tail, and what is in memory only (06 §9).
+
+    seq        1 ─────────────── ckpt_seq ─────────── log end ──────── head
+    log        segments                   tail
+    overlays              [ephemeral run]                [ephemeral run]
+
+The log holds every seq that was logged; a run of `ephemeral` records is an *overlay* over the silent gap that stands
+for it there, or ahead of the log's end, and is served as long as the process lives [S-102].
+
+Marks are known here, floors are not: callers ask from the first seq that floors leave. Answers are copies. Owner only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from topics.codec import frame
+from topics.codec.frame import Frame
+from topics.codec.segment import DELETED, LOST, DataFrame, ovh
+from topics.engine.recent import RecentFrames
+from topics.model import Selector
+from topics.storage.descriptor import Segment
+from topics.storage.reindex import live_of, stats
+from topics.storage.segments import TopicSegments
+from topics.storage.segread import Absent
+from topics.storage.tags import SeqArray, TagIndex
+from topics.storage.tail import DeadRun, Entries, EntryRun, GapRun, Live, Locations, Tail, wal_lengths
+from topics.storage.walread import Place, WalReader
+
+CHUNK = 1024
+NO_SEQS: SeqArray = np.empty(0, np.uint64)
+
+Stored = Frame | DataFrame
+"""A record's frame, from wherever it is kept: `seq`, `ts`, `node`, `tag`, `data`."""
+
+
+class RamFrames:
+    """Encoded frames in memory, addressed by an offset that only grows."""
+
+    __slots__ = ("_chunks", "_starts", "end", "nbytes")
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._starts: list[int] = []
+        self.end = 0
+        self.nbytes = 0
+
+    def append(self, frames: bytes) -> int:
+        """Keep frames; the offset of the first."""
+        start = self.end
+        self._chunks.append(frames)
+        self._starts.append(start)
+        self.end += len(frames)
+        self.nbytes += len(frames)
+        return start
+
+    def at(self, offset: int) -> tuple[bytes, int]:
+        """The chunk that holds an offset, and where in it."""
+        index = bisect_right(self._starts, offset) - 1
+        return self._chunks[index], offset - self._starts[index]
+
+    def drop_before(self, offset: int) -> None:
+        """Forget chunks that end at or before an offset."""
+        index = bisect_right(self._starts, offset) - 1
+        if index > 0:
+            self.nbytes -= sum(map(len, self._chunks[:index]))
+            del self._chunks[:index], self._starts[:index]
+
+
+class Overlay:
+    """A run of records that are in memory only."""
+
+    __slots__ = ("frames", "tags", "tail")
+
+    def __init__(self, first_seq: int) -> None:
+        self.tail = Tail(first_seq)
+        self.frames = RamFrames()
+        self.tags = TagIndex()
+
+
+class Run(NamedTuple):
+    """Entries of consecutive seqs and where their frames are."""
+
+    first: int
+    entries: Entries
+    source: Segment | Overlay | None
+    """None is the tail."""
+    locations: Locations | None
+
+
+class Ahead(NamedTuple):
+    """A live record as retention sees it."""
+
+    seq: int
+    size: int
+    ts: int
+
+
+class Removed(NamedTuple):
+    """Records that a mark turned from live to dead, and their accounted bytes."""
+
+    records: int
+    bytes: int
+
+
+class Index:
+    """The records of one topic. Invariant: tail and segments meet at `ckpt_seq`; overlays ascend and do not overlap."""
+
+    def __init__(
+        self,
+        topic_id: int,
+        first_seq: int,
+        segments: TopicSegments | None,
+        wal: WalReader | None,
+        recent: RecentFrames | None = None,
+    ) -> None:
+        self.topic_id = topic_id
+        self.segments = segments
+        self.tail = Tail(first_seq)
+        self.overlays: list[Overlay] = []
+        self._wal = wal
+        self._recent = recent
+        self._tags = TagIndex()
+        """Of the tail, and of the active segment once it was asked for."""
+        self._active_tagged = segments is None or segments.active is None
+
+    @property
+    def ckpt_seq(self) -> int:
+        """Highest seq that segments hold durably."""
+        return self.tail.first - 1
+
+    @property
+    def end(self) -> int:
+        """The highest seq there is anything about."""
+        return max(self.tail.end, self.overlays[-1].tail.end if self.overlays else 0)
+
+    # -- adding ------------------------------------------------------------------------------------------------------
+
+    def extend(self, entries: bytes, locations: Sequence[int] | Locations, tags: Sequence[bytes | str | None]) -> None:
+        """Add logged records behind the log's end."""
+        first = self.tail.end + 1
+        self.tail.extend(entries, locations)
+        self._tags.add(first, tags)
+
+    def extend_in_memory(
+        self, first: int, entries: bytes, offsets: Sequence[int], tags: Sequence[str | None], frames: bytes
+    ) -> None:
+        """Add records that are in memory only; offsets count within `frames`."""
+        overlay = self.overlays[-1] if self.overlays else None
+        if overlay is None or overlay.tail.end + 1 != first or overlay.tail.end <= self.tail.end:
+            overlay = Overlay(first)
+            self.overlays.append(overlay)
+        base = overlay.frames.append(frames)
+        overlay.tail.extend(entries, [base + offset for offset in offsets])
+        overlay.tags.add(first, tags)
+
+    def trim_overlays(self, below: int) -> None:
+        """Let go of what is dead in front of every overlay: nothing below `below` is live."""
+        for overlay in self.overlays:
+            if overlay.tail.first >= below:
+                break
+            overlay.tail.drop_through(min(below - 1, overlay.tail.end))
+            overlay.tags.drop_through(below - 1)
+            for run in overlay.tail.runs(overlay.tail.first, overlay.tail.first):
+                if isinstance(run, EntryRun):
+                    overlay.frames.drop_before(int(run.locations[0]))
+        # The newest stays, empty or not: its end is where the topic is.
+        while len(self.overlays) > 1 and self.overlays[0].tail.end < below:
+            del self.overlays[0]
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def walk(self, lo: int, hi: int) -> Iterator[Run | DeadRun]:
+        """Everything known of [lo, hi], ascending, in pieces of at most a few thousand seqs."""
+        for part, low, high in self._parts(lo, hi):
+            if isinstance(part, Segment):
+                yield from self._walk_segment(part, low, high)
+            else:
+                tail = part.tail
+                for run in tail.runs(low, high):
+                    if isinstance(run, GapRun):
+                        yield DeadRun(run.first, run.first + run.seqs - 1, run.reason)
+                    else:
+                        source = part if isinstance(part, Overlay) else None
+                        yield Run(run.first, run.entries, source, run.locations)
+
+    def _walk_segment(self, segment: Segment, low: int, high: int) -> Iterator[Run | DeadRun]:
+        assert self.segments is not None
+        if segment.gap is not None:
+            yield DeadRun(low, high, segment.gap.reason)
+            return
+        for first in range(low, high + 1, CHUNK):
+            last = min(first + CHUNK - 1, high)
+            with self.segments.entries(segment) as entries:
+                copied = entries[first - segment.first : last + 1 - segment.first].copy()
+            yield Run(first, copied, segment, None)
+
+    def _parts(self, lo: int, hi: int) -> Iterator[tuple[Segment | Overlay | Index, int, int]]:
+        for overlay in self.overlays:
+            first, end = overlay.tail.first, overlay.tail.end
+            if end < lo or end < first:
+                continue
+            if first > hi:
+                break
+            if lo < first:
+                yield from self._logged(lo, first - 1)
+            yield overlay, max(lo, first), min(hi, end)
+            lo = end + 1
+            if lo > hi:
+                return
+        yield from self._logged(lo, hi)
+
+    def _logged(self, lo: int, hi: int) -> Iterator[tuple[Segment | Index, int, int]]:
+        if self.segments is not None and lo <= min(hi, self.ckpt_seq):
+            for segment in self.segments.between(lo, min(hi, self.ckpt_seq)):
+                yield segment, max(lo, segment.first), min(hi, segment.last)
+        low, high = max(lo, self.tail.first), min(hi, self.tail.end)
+        if low <= high:
+            yield self, low, high
+
+    def live(self, lo: int, hi: int) -> Live:
+        """Live records in [lo, hi] and their accounted bytes [S-157]."""
+        records = size = 0
+        for part, low, high in self._parts(lo, hi):
+            if isinstance(part, Segment):
+                found = self._live_in(part, low, high)
+            else:
+                found = part.tail.live(low, high)
+            records += found.records
+            size += found.bytes
+        return Live(records, size)
+
+    def _live_in(self, segment: Segment, low: int, high: int) -> Live:
+        assert self.segments is not None
+        if segment.gap is not None or not segment.live:
+            return Live(0, 0)
+        if low == segment.first and high == segment.last:
+            return Live(segment.live, segment.live_bytes)
+        with self.segments.entries(segment) as entries:
+            found = stats(entries[low - segment.first : high + 1 - segment.first])
+        return Live(found.live, found.live_bytes)
+
+    def ahead(self, from_seq: int, hi: int, count: int) -> list[Ahead]:
+        """The lowest live records at or above `from_seq`, at most `count` of them, all if there are fewer."""
+        found: list[Ahead] = []
+        for part, low, high in self._parts(from_seq, hi):
+            if isinstance(part, Segment):
+                if not part.live or part.gap is not None:
+                    continue
+                runs: Iterator[Run | DeadRun] = self._walk_segment(part, low, high)
+            else:
+                start = part.tail.lowest_live(low)
+                if start is None or start > high:
+                    continue
+                runs = self._runs_of(part.tail, start, high)
+            for run in runs:
+                if isinstance(run, Run):
+                    found += _live_ahead(run)
+                if len(found) >= count:
+                    return found
+        return found
+
+    def _runs_of(self, tail: Tail, low: int, high: int) -> Iterator[Run | DeadRun]:
+        for run in tail.runs(low, high):
+            if isinstance(run, EntryRun):
+                yield Run(run.first, run.entries, None, run.locations)
+
+    def expired_through(self, ts_limit: int, from_seq: int, hi: int) -> int | None:
+        """The highest live seq in [from_seq, hi] with a `ts` below the limit [S-263]."""
+        found = [overlay.tail.expired_through(ts_limit, from_seq) for overlay in self.overlays]
+        found.append(self.tail.expired_through(ts_limit, from_seq))
+        if self.segments is not None:
+            found.append(self._expired_in_segments(ts_limit, from_seq))
+        return max((seq for seq in found if seq is not None and seq <= hi), default=None)
+
+    def _expired_in_segments(self, ts_limit: int, from_seq: int) -> int | None:
+        assert self.segments is not None
+        segments = self.segments
+        chosen = [one for one in segments.between(from_seq, self.ckpt_seq) if one.gap is None and one.live]
+        at = bisect_left(chosen, ts_limit, key=lambda one: segments.ts_range(one)[0]) - 1
+        for one in reversed(chosen[: at + 1]):
+            with segments.entries(one) as entries:
+                end = int(np.searchsorted(entries["ts"], np.uint64(ts_limit)))
+                low = max(from_seq - one.first, 0)
+                live = np.flatnonzero(live_of(entries[low:end])) if end > low else NO_SEQS
+                if len(live):
+                    return one.first + low + int(live[-1])
+        return None
+
+    def first_at(self, ts: int, from_seq: int, hi: int) -> int:
+        """The first seq in [from_seq, hi] with a `ts` at or above `ts`, `hi + 1` if there is none."""
+        for part, low, high in self._parts(from_seq, hi):
+            if isinstance(part, Segment) and self.segments is not None:
+                if part.gap is not None or self.segments.ts_range(part)[1] < ts:
+                    continue
+                runs: Iterator[Run | DeadRun] = self._walk_segment(part, low, high)
+            else:
+                assert not isinstance(part, Segment)
+                runs = self._runs_of(part.tail, low, high)
+            for run in runs:
+                if isinstance(run, Run) and int(run.entries["ts"][-1]) >= ts:
+                    return run.first + int(np.searchsorted(run.entries["ts"], np.uint64(ts)))
+        return hi + 1
+
+    def last_ts(self) -> int:
+        """`ts` of the newest seq, 0 if nothing is known of any."""
+        best = 0
+        if self.overlays and self.overlays[-1].tail.end >= self.overlays[-1].tail.first:
+            best = _tail_ts(self.overlays[-1].tail)
+        if self.tail.end >= self.tail.first:
+            best = max(best, _tail_ts(self.tail))
+        if not best and self.segments is not None and self.segments.segments:
+            last = self.segments.segments[-1]
+            best = last.gap.ts if last.gap is not None else self.segments.ts_range(last)[1]
+        return best
+
+    # -- fetching ----------------------------------------------------------------------------------------------------
+
+    def fetch(self, run: Run, positions: Sequence[int]) -> list[Stored | Absent]:
+        """The frames of live records at ascending positions of a run [S-173]."""
+        if isinstance(run.source, Segment):
+            assert self.segments is not None
+            seqs = np.asarray(positions, np.uint64) + np.uint64(run.first)
+            return list(self.segments.read(run.source, seqs))
+        assert run.locations is not None
+        if isinstance(run.source, Overlay):
+            frames = run.source.frames
+            return [frame.fields(*frames.at(int(run.locations[at]))) for at in positions]
+        return self._fetch_logged(run, run.locations, positions)
+
+    def _fetch_logged(self, run: Run, locations: Locations, positions: Sequence[int]) -> list[Stored | Absent]:
+        """Frames of the tail: from memory where they are recent, else from the WAL."""
+        assert self._wal is not None
+        found: list[Stored | Absent] = []
+        missing: list[Place] = []
+        sizes = wal_lengths(run.entries)
+        for at in positions:
+            recent = self._recent.find(self.topic_id, run.first + at) if self._recent is not None else None
+            if recent is None:
+                missing.append(Place(run.first + at, int(locations[at]), int(sizes[at])))
+                found.append(Absent.UNREADABLE)
+            else:
+                found.append(frame.fields(*recent))
+        if missing:
+            read = iter(self._wal.frames(self.topic_id, missing))
+            for at, one in enumerate(found):
+                if one is Absent.UNREADABLE:
+                    found[at] = next(read) or Absent.UNREADABLE
+        return found
+
+    # -- deleting ----------------------------------------------------------------------------------------------------
+
+    def tagged(self, match: Selector, lo: int, hi: int, *, again: bool = False) -> SeqArray:
+        """Seqs in [lo, hi] of records with a matching tag, ascending; dead ones may be among them [S-188].
+
+        `again` looks into segments without a live record too.
+        """
+        found = [_matching(self._log_tags(), match)]
+        if self.segments is not None:
+            for segment in self.segments.between(lo, min(hi, self.ckpt_seq)):
+                if segment.sealed and segment.gap is None and (segment.live or again):
+                    look = self.segments.tagged if match.kind == "Eq" else self.segments.tagged_prefix
+                    found.append(look(segment, match.value))
+        found += [_matching(overlay.tags, match) for overlay in self.overlays]
+        seqs = np.unique(np.concatenate(found))
+        begin, end = np.searchsorted(seqs, np.array([lo, hi + 1], np.uint64)).tolist()
+        return seqs[begin:end]
+
+    def _log_tags(self) -> TagIndex:
+        if not self._active_tagged and self.segments is not None:
+            tags = TagIndex()
+            tags.update(self.segments.active_tags())
+            tags.update(self._tags.between(self.tail.first, 2**64 - 1))
+            self._tags, self._active_tagged = tags, True
+        return self._tags
+
+    def live_among(self, seqs: SeqArray) -> Live:
+        """How many of ascending seqs are live."""
+        records = size = 0
+        if not len(seqs):
+            return Live(0, 0)
+        for run in self.walk(int(seqs[0]), int(seqs[-1])):
+            if isinstance(run, Run):
+                bounds = np.array([run.first, run.first + len(run.entries)], np.uint64)
+                begin, end = np.searchsorted(seqs, bounds).tolist()
+                if begin < end:
+                    found = stats(run.entries[(seqs[begin:end] - np.uint64(run.first)).astype(np.int64)])
+                    records += found.live
+                    size += found.live_bytes
+        return Live(records, size)
+
+    def mark_deleted(self, seqs: SeqArray, *, again: bool = False) -> Removed:
+        """Mark ascending seqs deleted; those that are not live stay as they are [S-158].
+
+        `again` is for replay: marks found on disk are written once more.
+        """
+        records = size = 0
+        for overlay in self.overlays:
+            marked = overlay.tail.mark_deleted(seqs)
+            records += marked.records
+            size += marked.bytes
+        marked = self.tail.mark_deleted(seqs)
+        records += marked.records
+        size += marked.bytes
+        below = seqs[: int(np.searchsorted(seqs, np.uint64(self.tail.first)))]
+        if self.segments is not None and len(below):
+            removed = self.segments.mark_deleted(below, again=again)
+            records += removed.records
+            size += removed.bytes
+        return Removed(records, size)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def checkpointed(self, upper: int) -> None:
+        """Segments hold everything up to `upper` now: the tail begins behind it."""
+        self.tail.drop_through(upper)
+        assert self.segments is not None
+        active = self.segments.active
+        sealed_end = active.first - 1 if active is not None else self.segments.end - 1
+        if self._active_tagged:
+            self._tags.drop_through(min(sealed_end, upper))
+        else:
+            self._tags.drop_through(upper)
+
+
+def _matching(tags: TagIndex, match: Selector) -> SeqArray:
+    return tags.eq(match.value) if match.kind == "Eq" else tags.prefix(match.value)
+
+
+def _live_ahead(run: Run) -> list[Ahead]:
+    entries = run.entries
+    positions = np.flatnonzero(entries["flags"] & np.uint8(DELETED | LOST) == 0)
+    chosen = entries[positions]
+    sizes = chosen["len"].astype(np.int64) - ovh(chosen)
+    rows = zip((positions + run.first).tolist(), sizes.tolist(), chosen["ts"].tolist(), strict=True)
+    return [Ahead(seq, size, ts) for seq, size, ts in rows]
+
+
+def _tail_ts(tail: Tail) -> int:
+    for run in tail.runs(tail.end, tail.end):
+        return run.ts if isinstance(run, GapRun) else int(run.entries["ts"][0])
+    return 0

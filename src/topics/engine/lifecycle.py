@@ -1,0 +1,288 @@
+"""Topics come, change and go: create, configure, delete; and the reservations of `disk` topics (01 §2, §3, 06 §15.4).
+
+Creation, configuration and deletion are synced before they are acknowledged, in every class [DUR-9]. Creating and
+deleting close the *gate* of the name: operations on it wait for the outcome [A-1]. Owner only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from topics import paths
+from topics.codec import control
+from topics.engine import retention
+from topics.engine.core import Core, Outcome, control_frame
+from topics.engine.index import Index
+from topics.engine.topic import Lsn, Ticket, Topic
+from topics.errors import CallerError, EngineClosed, LimitReached, TopicExistsIncompatible, TopicsError
+from topics.fs import close_quietly, pwrite_all
+from topics.model import TopicConfig, valid_topic_name
+from topics.storage.segments import TopicSegments
+
+
+def put(core: Core, name: str, config: TopicConfig | Mapping[str, object] | None, done: Outcome) -> None:
+    """Create a topic, or replace its configuration whole [CFG-1]; answers `(created, config)`."""
+    if core.closing:
+        done(EngineClosed("the engine is closing"))
+        return
+    gate = core.gates.get(name)
+    if gate is not None:
+        gate.append(lambda: put(core, name, config, done))
+        return
+    topic = core.names.get(name)
+    if topic is None:
+        create(core, name, config, lambda made: done(made if isinstance(made, Exception) else (True, made.config)))
+    else:
+        _configure(core, topic, TopicConfig.parse(config, name), done)
+
+
+def create(core: Core, name: str, config: TopicConfig | Mapping[str, object] | None, done: Outcome) -> None:
+    """Create an absent topic durably; answers the `Topic` [NAME-8]."""
+    if not valid_topic_name(name):
+        raise CallerError(f"{name!r} is not the name of a topic")
+    parsed = TopicConfig.parse(config, name)
+    most = core.config.max_topics
+    if most and len(core.topics) + len(core.creating) >= most:
+        raise LimitReached("max_topics", most)
+    id, epoch = core.next_topic_id, core.next_epoch
+    topic = Topic(
+        id, name, epoch, parsed, new_index(core, id, told=parsed.durability in ("disk", "fsync")), core.totals
+    )
+
+    def made() -> None:
+        core.creating.discard(id)
+        core.topics[id] = core.names[name] = topic
+        note_ttl(core, topic)
+        describe(core, topic)
+        core.open_gate(name)
+        done(topic)
+
+    core.next_topic_id, core.next_epoch = id + 1, epoch + 1
+    core.creating.add(id)
+    core.gates[name] = []
+    if core.wal is None:
+        made()
+        return
+
+    def logged(outcome: Lsn | TopicsError) -> None:
+        if isinstance(outcome, TopicsError):
+            core.creating.discard(id)
+            core.open_gate(name)
+            done(outcome)
+        else:
+            made()
+
+    body = control.TopicCreate(name=name, epoch=epoch, cfg=parsed.stored())
+    try:
+        core.submit(id, control_frame(body, topic, core.clock.now_ms(), durable=True), 1, logged, durable=True)
+    except TopicsError:
+        core.creating.discard(id)
+        core.open_gate(name)
+        raise
+
+
+def new_index(core: Core, topic_id: int, *, told: bool) -> Index:
+    """The index of a topic that has nothing yet."""
+    if core.wal is None:
+        return Index(topic_id, 1, None, None)
+    dir = core.topic_dir(topic_id)
+    segments = TopicSegments(core.fs, dir, topic_id, core.maps, core.config.segment_limits, told=told)
+    return Index(topic_id, 1, segments, core.wal.reader, core.recent)
+
+
+def describe(core: Core, topic: Topic) -> None:
+    """Write `topic.json`, which helps people and is never trusted [S-13]; off the owner, errors cost nothing."""
+    if core.wal is None:
+        return
+    told = {"v": 1, "id": topic.id, "name": topic.name, "epoch": topic.epoch, "config": topic.config.as_dict()}
+    raw = json.dumps(told, separators=(",", ":")).encode()
+    path = f"{core.topic_dir(topic.id)}/{paths.TOPIC_FILE}"
+
+    def write() -> None:
+        if topic.removed:
+            return
+        core.fs.makedirs(path.rpartition("/")[0])
+        file = core.fs.open(paths.tmp(path), "create")
+        try:
+            pwrite_all(file, raw, 0)
+            file.truncate(len(raw))
+        finally:
+            close_quietly(file)
+        core.fs.rename(paths.tmp(path), path)
+
+    core.owner.aside("files", write, core.note_failure(f"topic.json of {topic.name!r}"))
+
+
+def note_ttl(core: Core, topic: Topic) -> None:
+    """Keep track of which topics the sweep has to look at."""
+    (core.expiring.add if topic.config.ttl_ms else core.expiring.discard)(topic.id)
+
+
+def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> None:
+    """Replace the configuration, all or nothing, in the topic's staging order [CFG-9]."""
+    if config.type != topic.config.type:
+        raise TopicExistsIncompatible(topic.name, topic.config.type, config.type)
+    if config == topic.config and not topic.classes:
+        done((False, config))
+        return
+    ts = max(core.clock.now_ms(), topic.last_ts)
+    at = topic.next_seq - 1
+    version = max(topic.config_version, topic.version_staged) + 1
+    body = control.ConfigUpdate(
+        name=topic.name, cfg=config.stored(topic.extra), config_version=version, cap_floor=topic.cap_floor,
+        ttl_floor=topic.ttl_floor, head_seq=at,
+    )  # fmt: skip
+    leaving = topic.durability == "ephemeral" and config.durability != "ephemeral" and core.wal is not None
+    gap = _unlogged(topic, at) if leaving else None
+    frames = count = None
+    if core.wal is not None:
+        frames = control_frame(body, topic, ts, durable=True, more=gap is not None)
+        count = 1
+        if gap is not None:
+            frames += control_frame(gap, topic, ts, durable=True)
+            count = 2
+
+    def publish(lsn: Lsn | None) -> None:
+        topic.classes.remove(config.durability)
+        topic.apply(body, lsn)
+        if gap is not None and lsn is not None:
+            assert core.wal is not None
+            topic.apply_gap(gap, core.wal.location(*lsn))
+        note_ttl(core, topic)
+        retention.try_caps(core, topic)
+        if topic.reservation.ceiling and topic.config.durability != "disk":
+            give_back(core, topic)
+        describe(core, topic)
+        retention.expire(core, topic, lambda error: done((False, topic.config)))
+
+    def fail(error: TopicsError) -> None:
+        topic.classes.remove(config.durability)
+        topic.version_staged = topic.config_version
+        done(error)
+
+    ticket = Ticket(publish, fail, topic.next_seq)
+    topic.classes.append(config.durability)
+    topic.version_staged = version
+    try:
+        core.stage(topic, frames, count or 0, ticket, durable=True, control=True)
+    except TopicsError as error:
+        fail(error)
+
+
+def _unlogged(topic: Topic, at: int) -> control.Gap | None:
+    """The seqs that were in memory only and that the log must explain [S-102]."""
+    logged = topic.index.tail.end
+    return control.Gap(first=logged + 1, last=at, reason=0) if logged < at else None
+
+
+def delete(core: Core, name: str, done: Outcome) -> None:
+    """Delete a topic with everything that belongs to it [NAME-9]; answers whether there was one."""
+    if core.closing:
+        done(EngineClosed("the engine is closing"))
+        return
+    gate = core.gates.get(name)
+    if gate is not None:
+        gate.append(lambda: delete(core, name, done))
+        return
+    topic = core.names.get(name)
+    if topic is None:
+        done(False)
+        return
+    core.gates[name] = []
+
+    def remove(lsn: Lsn | None) -> None:
+        topic.forget()
+        del core.topics[topic.id], core.names[name]
+        core.keys.remove(topic.id)
+        core.producers.remove(topic.id)
+        core.recent.forget(topic.id)
+        core.reserved.discard(topic.id)
+        core.expiring.discard(topic.id)
+        if lsn is not None:
+            core.removing[topic.id] = lsn
+        core.wake(topic)
+        core.open_gate(name)
+        remove_files(core, topic.id)
+        done(True)
+
+    def fail(error: TopicsError) -> None:
+        core.open_gate(name)
+        done(error)
+
+    ticket = Ticket(remove, fail, topic.next_seq)
+    frames = None
+    if core.wal is not None:
+        body = control.TopicDelete(name=name, epoch=topic.epoch, delete_number=topic.delete_number + 1)
+        frames = control_frame(body, topic, core.clock.now_ms(), durable=True)
+    try:
+        core.stage(topic, frames, 1, ticket, durable=True, control=True)
+    except TopicsError as error:
+        fail(error)
+
+
+def remove_files(core: Core, topic_id: int) -> None:
+    """Rename the directory of a deleted topic, then unlink what is in it, off the owner [S-276]."""
+    if core.wal is None:
+        return
+    root = f"{core.dir}/{paths.TOPICS_DIR}"
+    alive, dead = core.topic_dir(topic_id), f"{root}/{paths.topic_dir(topic_id, deleted=True)}"
+
+    def rename() -> None:
+        if core.fs.exists(alive):
+            core.fs.rename(alive, dead)
+        core.fs.sync_dir(root)
+
+    def renamed(error: BaseException | None) -> None:
+        if error is not None:
+            core.note_failure(f"removing topic {topic_id}")(error)
+            core.unremoved.add(topic_id)
+            return
+        core.unremoved.discard(topic_id)
+        core.removing.pop(topic_id, None)
+        core.owner.aside("files", lambda: clear_dir(core, dead), core.note_failure(f"clearing {dead}"))
+
+    core.owner.aside("files", rename, renamed)
+
+
+def clear_dir(core: Core, dir: str) -> None:
+    """Unlink a directory that a deleted topic left; again is fine."""
+    if not core.fs.exists(dir):
+        return
+    for name in core.fs.listdir(dir):
+        core.fs.remove(f"{dir}/{name}")
+    core.fs.rmdir(dir)
+
+
+def reserve_ahead(core: Core, topic: Topic, last: int, now: int) -> None:
+    """Ask for the next ceiling in the background when half of this one is used [A-2]."""
+    reservation, config = topic.reservation, core.config
+    if not reservation.wanted(last):
+        return
+    ceiling = reservation.next(last, now, config.reserve_min, config.reserve_max, config.reserve_span_ms)
+    generation = reservation.generation
+
+    def logged(outcome: Lsn | TopicsError) -> None:
+        if isinstance(outcome, TopicsError):
+            reservation.refused(generation)
+        else:
+            reservation.granted(ceiling, generation)
+            core.reserved.add(topic.id)
+
+    body = control.HeadWatermark(reserved=ceiling)
+    try:
+        core.submit(topic.id, control_frame(body, topic, now, durable=True), 1, logged, durable=True)
+    except TopicsError:
+        reservation.refused(generation)
+
+
+def give_back(core: Core, topic: Topic) -> None:
+    """An idle topic lets go of its reservation, so that a machine crash tells of nothing [A-2]."""
+    body = control.HeadWatermark(reserved=0)
+    raw = control_frame(body, topic, core.clock.now_ms(), durable=False)
+    try:
+        core.submit(topic.id, raw, 1, lambda outcome: None, durable=False)
+    except TopicsError:
+        return
+    topic.reservation.give_back()
+    core.reserved.discard(topic.id)

@@ -1,0 +1,333 @@
+"""Reading after a cursor: one algorithm for every kind of reader (01 §12, 06 §10).
+
+    retention, then a view (head, floors), then the tombstone and the start, then a walk upwards
+
+The walk goes over entries in chunks; frames are fetched only for what is delivered. Every seq it passes moves the
+cursor. Owner only, but for `Query.parse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from topics.codec import envelope
+from topics.codec.segment import DELETED, LOST, ovh
+from topics.engine import priority, retention
+from topics.engine.core import Core, Outcome
+from topics.engine.index import Run, Stored
+from topics.engine.topic import Topic
+from topics.errors import CallerError, TopicNotFound, TopicsError
+from topics.model import Gap, GapReason, Limits, ReadResult, Record, TopicState, check_u32, check_u64, utf8_bytes
+from topics.storage.segread import Absent
+from topics.storage.tail import DeadRun
+
+EXAMINED_MAX: Final = 10_000
+"""A walk may end after so many seqs [RD-4]."""
+REASONS: Final[dict[int, GapReason]] = {1: "source_trim", 2: "corrupt", 3: "crash"}
+FETCH: Final = 64
+"""Frames fetched at once."""
+
+
+class Query(NamedTuple):
+    """One read, checked and clamped [RD-6]."""
+
+    name: str
+    from_seq: int
+    from_ts: int | None
+    limit: int
+    max_bytes: int
+    nodes: frozenset[bytes]
+    wait_ms: int
+
+    @classmethod
+    def parse(
+        cls,
+        name: str,
+        from_seq: object,
+        from_ts: object,
+        limit: object,
+        max_bytes: object,
+        node: object,
+        wait_ms: object,
+        limits: Limits,
+    ) -> Query:
+        """Check what a caller gave."""
+        if from_ts is not None and from_seq:
+            raise CallerError("a read begins at from_seq or at from_ts, not both")
+        return cls(
+            name,
+            check_u64(from_seq, "from_seq"),
+            None if from_ts is None else check_u64(from_ts, "from_ts"),
+            limits.read_limit(check_u32(limit, "limit")),
+            limits.read_bytes(check_u64(max_bytes, "max_bytes")),
+            _nodes(node, limits),
+            min(check_u32(wait_ms, "wait_ms"), limits.max_wait_ms),
+        )
+
+
+def _nodes(node: object, limits: Limits) -> frozenset[bytes]:
+    if node is None:
+        return frozenset()
+    listed = [node] if isinstance(node, str) else node
+    if isinstance(listed, (bytes, dict)) or not isinstance(listed, Iterable):
+        raise CallerError("node must be a string or a list of strings")
+    nodes = list(listed)
+    if len(nodes) > limits.max_filter_nodes:
+        raise CallerError(f"node lists {len(nodes)} nodes; at most {limits.max_filter_nodes} are accepted")
+    for one in nodes:
+        if not isinstance(one, str):
+            raise CallerError("node must be a string or a list of strings")
+        if utf8_bytes(one, "node") > limits.max_node_bytes:
+            raise CallerError(f"node has more than {limits.max_node_bytes} bytes")
+    return frozenset(one.encode() for one in nodes)
+
+
+def read(core: Core, query: Query, done: Outcome) -> None:
+    """Read once, or wait for the next publication if there is nothing [DIF-4]; answers a `ReadResult`."""
+    core.with_topic(query.name, lambda topic: _read(core, topic, query, done), done)
+
+
+def _read(core: Core, topic: Topic, query: Query, done: Outcome) -> None:
+    def go_on(error: TopicsError | None) -> None:
+        if error is not None:
+            done(error)
+            return
+        if core.topics.get(topic.id) is not topic:
+            done(TopicNotFound(query.name))
+            return
+        topic.last_read_ms = core.clock.now_ms()
+        result = walk(topic, query)
+        if query.wait_ms and result.caught_up and not result.records and result.tombstone is None:
+            _wait(core, topic, query, result, done)
+        else:
+            done(result)
+
+    topic.mark_again()
+    retention.expire(core, topic, go_on)
+
+
+def _wait(core: Core, topic: Topic, query: Query, first: ReadResult, done: Outcome) -> None:
+    """In the same stretch as the first read, so no publication is missed [DIF-5]."""
+    key = object()
+
+    def woken() -> None:
+        if core.timers.pop(key, None) is None:
+            return
+        if topic.removed:
+            done(TopicNotFound(query.name))
+        else:
+            _read(core, topic, query._replace(wait_ms=0), done)
+
+    def late() -> None:
+        topic.waiters.pop(key, None)
+        done(first)
+
+    topic.waiters[key] = woken
+    core.timers[key] = (core.clock.monotonic_ns() + query.wait_ms * 1_000_000, late)
+    core.timer_armed()
+
+
+def walk(topic: Topic, query: Query) -> ReadResult:
+    """One read of what is there now."""
+    head, floor = topic.head, topic.evict_floor
+    from_seq = query.from_seq
+    if query.from_ts is not None:
+        from_seq = topic.index.first_at(query.from_ts, topic.floor, head) - 1 if topic.floor <= head else head
+    tombstone: Gap | None = None
+    if from_seq > head:
+        tombstone = Gap.recreated(head, topic.earliest_seq)
+        from_seq = floor - 1
+    elif from_seq + 1 < floor:
+        tombstone = Gap.lost(from_seq + 1, floor - 1, _evicted_by(topic, from_seq + 1), head)
+        from_seq = floor - 1
+    reader = _Walk(topic, query, from_seq, tombstone)
+    reader.run()
+    return ReadResult(reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone)
+
+
+def _evicted_by(topic: Topic, gap_from: int) -> GapReason:
+    by_cap, by_ttl = topic.cap_floor > gap_from, topic.ttl_floor > gap_from
+    return "mixed" if by_cap and by_ttl else "cap" if by_cap else "ttl"
+
+
+class _Walk:
+    """One walk upwards. `cursor` is the last seq examined."""
+
+    def __init__(self, topic: Topic, query: Query, cursor: int, tombstone: Gap | None) -> None:
+        self.cursor = cursor
+        self.tombstone = tombstone
+        self.records: list[Record] = []
+        self._topic = topic
+        self._limit = query.limit
+        self._budget = query.max_bytes
+        self._nodes = query.nodes if topic.config.dedupe_node else frozenset()
+        self._bytes = 0
+        self._start = cursor
+        self._told_through = 0
+
+    def run(self) -> None:
+        """Walk until the head, the limit, the budget, or a run of holes that has to wait for the next read."""
+        topic = self._topic
+        for piece in topic.index.walk(self.cursor + 1, topic.head):
+            if isinstance(piece, DeadRun):
+                if not self._pass(piece):
+                    return
+            elif not self._deliver(piece):
+                return
+            if self.cursor - self._start >= EXAMINED_MAX and self.cursor < topic.head:
+                return
+        # Whatever is not known of is dead: below the floors, or a silent gap.
+        self.cursor = max(self.cursor, topic.head)
+
+    def _pass(self, run: DeadRun) -> bool:
+        """Go over a long run of dead seqs; False ends the walk."""
+        if run.reason and not self._tell(run.first, run.last, run.reason):
+            return False
+        self.cursor = max(self.cursor, run.last)
+        return True
+
+    def _tell(self, first: int, last: int, reason: int) -> bool:
+        """A run of holes: the tombstone of this read, or its end [RD-8]."""
+        if last <= self._told_through:
+            return True
+        if self.records or self.tombstone is not None:
+            self.cursor = first - 1
+            return False
+        last = max(last, self._end_of_run(last, reason))
+        self.tombstone = Gap.lost(first, last, REASONS[reason], self._topic.head)
+        self._told_through = last
+        return True
+
+    def _end_of_run(self, last: int, reason: int) -> int:
+        """Holes of one reason in a row are one run, whatever they are kept in [S-125]."""
+        for piece in self._topic.index.walk(last + 1, self._topic.head):
+            if isinstance(piece, DeadRun):
+                if piece.reason != reason:
+                    return last
+                last = piece.last
+                continue
+            kinds = _kinds(piece)
+            other = np.flatnonzero(kinds != reason)
+            if len(other):
+                return last + int(other[0])
+            last += len(kinds)
+        return last
+
+    def _deliver(self, run: Run) -> bool:
+        """Go over entries; False ends the walk."""
+        kinds = _kinds(run)
+        sizes = (run.entries["len"].astype(np.int64) - ovh(run.entries)).tolist()
+        floor = self._topic.floor
+        at, n = 0, len(kinds)
+        listed = kinds.tolist()
+        while at < n:
+            if listed[at] != _LIVE or run.first + at < floor:
+                behind = at + 1
+                while (
+                    behind < n and listed[behind] == listed[at] and (listed[at] != _LIVE or run.first + behind < floor)
+                ):
+                    behind += 1
+                if listed[at] > 0 and not self._tell(run.first + at, run.first + behind - 1, listed[at]):
+                    return False
+                self.cursor = run.first + behind - 1
+                at = behind
+                continue
+            chosen = self._choose(listed, at, n)
+            for position, stored in zip(chosen, self._topic.index.fetch(run, chosen), strict=True):
+                seq = run.first + position
+                if isinstance(stored, Absent):
+                    if not self._absent(seq, stored):
+                        return False
+                elif not self._one(seq, stored, sizes[position]):
+                    return False
+                self.cursor = seq
+                if len(self.records) >= self._limit:
+                    return False
+            at = chosen[-1] + 1
+        return True
+
+    def _choose(self, listed: list[int], at: int, n: int) -> list[int]:
+        """Live positions in a row from `at`, no more than may be delivered."""
+        most = min(self._limit - len(self.records), FETCH)
+        behind = at + 1
+        while behind < n and behind - at < most and listed[behind] == _LIVE:
+            behind += 1
+        return list(range(at, behind))
+
+    def _absent(self, seq: int, why: Absent) -> bool:
+        """A frame that is gone is passed over; one that cannot be read is a hole of damage [S-176]."""
+        if why is Absent.GONE:
+            return True
+        if self._told_through == seq - 1 and self.tombstone is not None and self.tombstone.reason == "corrupt":
+            self.tombstone = Gap.lost(self.tombstone.gap_from, seq, "corrupt", self._topic.head)
+            self._told_through = seq
+            return not self.records
+        return self._tell(seq, seq, 2)
+
+    def _one(self, seq: int, stored: Stored, size: int) -> bool:
+        if stored.node is not None and stored.node in self._nodes:
+            return True
+        if self.records and self._bytes + size > self._budget:
+            return False
+        self._bytes += size
+        self.records.append(_record(stored))
+        return True
+
+
+_LIVE: Final = -1
+
+
+def _kinds(run: Run) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """What each entry is: live, 0 silently gone, or the reason of a hole."""
+    flags = run.entries["flags"]
+    kinds = np.where(flags & np.uint8(LOST) != 0, ovh(run.entries).astype(np.int64), 0)
+    kinds[flags & np.uint8(DELETED | LOST) == 0] = _LIVE
+    return kinds
+
+
+def _record(stored: Stored) -> Record:
+    data, meta = envelope.split(stored.data)
+    node = None if stored.node is None else stored.node.decode()
+    tag = None if stored.tag is None else stored.tag.decode()
+    return Record(stored.seq, stored.ts, node, tag, data, meta)
+
+
+def state(core: Core, name: str, touch: bool, done: Outcome) -> None:
+    """A topic at this instant, retention applied [STA-1]; answers a `TopicState`."""
+
+    def found(topic: Topic) -> None:
+        def go_on(error: TopicsError | None) -> None:
+            if error is not None:
+                done(error)
+            elif core.topics.get(topic.id) is not topic:
+                done(TopicNotFound(name))
+            else:
+                now = core.clock.now_ms()
+                if touch:
+                    topic.last_read_ms = now
+                done(describe(topic, now))
+
+        topic.mark_again()
+        retention.expire(core, topic, go_on)
+
+    core.with_topic(name, found, done)
+
+
+def describe(topic: Topic, now: int) -> TopicState:
+    """The state of a topic."""
+    first = topic.lowest()
+    return TopicState(
+        topic=topic.name,
+        head_seq=topic.head,
+        earliest_seq=topic.earliest_seq,
+        count=topic.count,
+        bytes=topic.bytes,
+        config=topic.config,
+        effective_priority=priority.effective_priority(topic.config, topic.last_read_ms, now),
+        last_write_ts=topic.last_write_ms,
+        last_read_ts=topic.last_read_ms,
+        earliest_ts=None if first is None else first.ts,
+    )

@@ -1,0 +1,140 @@
+"""What a topic gives up by itself: caps and age (06 §15.1).
+
+    caps   right after each publication, the lowest live records, until both caps hold; never logged, because the same
+           pass over the same records gives the same floor [S-260, S-261]
+    TTL    one EvictWatermark, synced before anything shows that records have gone [S-263, DUR-12]
+
+On a shard that cannot log, TTL is suspended: reads go on and may show records past their age. Owner only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from topics.codec import control
+from topics.engine.core import Core, control_frame
+from topics.engine.topic import Lsn, Topic
+from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError, WalClosed, WalFull
+
+log = logging.getLogger("topics.engine")
+
+Then = Callable[[TopicsError | None], None]
+
+
+def unexpired(core: Core, topic: Topic) -> tuple[int, int]:
+    """Live records and bytes, those past their age not among them [CAP-1]."""
+    limit = _limit(topic, core.clock.now_ms())
+    first = topic.lowest() if limit else None
+    if first is None or first.ts >= limit:
+        return topic.count, topic.bytes
+    last = topic.index.expired_through(limit, topic.floor, topic.head)
+    if last is None:
+        return topic.count, topic.bytes
+    gone = topic.index.live(topic.floor, last)
+    return topic.count - gone.records, topic.bytes - gone.bytes
+
+
+def earliest_unexpired(core: Core, topic: Topic) -> int:
+    """The first live seq that has not expired, `head + 1` when there is none."""
+    limit = _limit(topic, core.clock.now_ms())
+    last = topic.index.expired_through(limit, topic.floor, topic.head) if limit else None
+    if last is None:
+        return topic.earliest_seq
+    found = topic.index.ahead(last + 1, topic.head, 1)
+    return found[0].seq if found else topic.head + 1
+
+
+def _limit(topic: Topic, now_ms: int) -> int:
+    """Records with a `ts` below it have expired; 0 without a TTL [TTL-1]."""
+    ttl = topic.config.ttl_ms
+    return max(max(now_ms, topic.ttl_now) - ttl, 0) if ttl else 0
+
+
+def enforce_caps(core: Core, topic: Topic) -> None:
+    """Evict the lowest live records until both caps hold [CAP-2]."""
+    config = topic.config
+    if config.discard != "old" or not (config.cap_records or config.cap_bytes):
+        return
+    records, nbytes = topic.count, topic.bytes
+    if not _exceeds(config.cap_records, records) and not _exceeds(config.cap_bytes, nbytes):
+        return
+    if config.ttl_ms:
+        records, nbytes = unexpired(core, topic)
+    expired = topic.count - records
+    floor = taken = freed = 0
+    while _exceeds(config.cap_records, records) or _exceeds(config.cap_bytes, nbytes):
+        first = topic.take_lowest()
+        if first is None:
+            break
+        floor, taken, freed = first.seq + 1, taken + 1, freed + first.size
+        if expired:
+            expired -= 1
+            continue
+        records -= 1
+        nbytes -= first.size
+    if taken:
+        topic.evict(floor, taken, freed)
+        if topic.index.overlays:
+            topic.index.trim_overlays(topic.floor)
+
+
+def try_caps(core: Core, topic: Topic) -> None:
+    """The same behind something that is committed: what fails now is done by the next operation [DUR-12]."""
+    try:
+        enforce_caps(core, topic)
+    except OSError as error:
+        topic.forget_ahead()
+        log.error("topic %r: nothing is evicted now: %s", topic.name, error)
+
+
+def _exceeds(cap: int, value: int) -> bool:
+    return bool(cap) and value > cap
+
+
+def expire(core: Core, topic: Topic, then: Then) -> None:
+    """Bring the TTL floor up to date, then go on; with an error, nothing moved and the operation fails."""
+    if not topic.config.ttl_ms or topic.removed:
+        then(None)
+        return
+    if topic.ttl_waiting is not None:
+        topic.ttl_waiting.append(lambda error: expire(core, topic, then) if error is None else then(error))
+        return
+    now = topic.ttl_now = max(core.clock.now_ms(), topic.ttl_now)
+    limit = _limit(topic, now)
+    first = topic.lowest()
+    last = None
+    if first is not None and first.ts < limit:
+        last = topic.index.expired_through(limit, topic.floor, topic.head)
+    if last is None:
+        then(None)
+        return
+    body = control.EvictWatermark(cap_floor=topic.cap_floor, ttl_floor=last + 1, earliest_seq=last + 1)
+    if not core.is_logged(topic):
+        topic.apply(body)
+        topic.index.trim_overlays(topic.floor)
+        then(None)
+        return
+    topic.ttl_waiting = []
+
+    def logged(outcome: Lsn | TopicsError) -> None:
+        waiting, topic.ttl_waiting = topic.ttl_waiting or [], None
+        error = outcome if isinstance(outcome, TopicsError) else None
+        if error is None:
+            topic.apply(body)
+            topic.index.trim_overlays(topic.floor)
+            core.touch(topic)
+        elif core.shard(topic.id).state != "ok" and not isinstance(error, CommitFailed):
+            error = None  # suspended: it could not be logged before the shard was latched either
+        then(error)
+        for one in waiting:
+            one(error)
+
+    try:
+        core.submit(topic.id, control_frame(body, topic, now, durable=True), 1, logged, durable=True)
+    except (ShardReadOnly, StorageFull):
+        topic.ttl_waiting = None
+        then(None)
+    except (WalFull, WalClosed) as error:
+        topic.ttl_waiting = None
+        then(error)

@@ -1,0 +1,152 @@
+"""Snapshots: what the engine knows about its topics, never their records; then the WAL behind them goes (06 §13).
+
+The header comes first: replay positions as of that moment. Each topic is captured in one stretch; what happens to it
+later is behind its group's position and replayed [S-214]. Encoding and writing are done aside. Owner only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from topics.codec.snapshot import Encoder, Header, KeyRow, ProducerRow, TopicItem, WalRow
+from topics.engine.core import Core
+from topics.engine.topic import Topic
+from topics.errors import TopicsError, WalIo
+from topics.storage.snapshot import SnapshotStore
+
+log = logging.getLogger("topics.engine")
+
+SLICE = 256
+"""Topics captured in one stretch [S-214]."""
+
+Done = Callable[[int | TopicsError | None], None]
+Rows = Mapping[str, WalRow]
+
+
+class Snapshots:
+    """Takes snapshots, one at a time."""
+
+    def __init__(self, core: Core, store: SnapshotStore, retained: list[Rows], newest: int | None) -> None:
+        self.total = 0
+        self.failed = 0
+        self.newest = newest
+        """Number of the newest snapshot that is in force."""
+        self._core = core
+        self._store = store
+        self._retained = retained
+        """Replay positions of the snapshots that are kept, newest first."""
+        self._at_ms = core.clock.now_ms()
+        self._at_bytes = 0
+        self._taking = False
+
+    def due(self) -> bool:
+        """Whether enough was written, or enough time has passed, since the last one [S-210, S-219]."""
+        core = self._core
+        assert core.wal is not None
+        if not core.logged and not core.wal.orphans:
+            return False
+        elapsed = core.clock.now_ms() - self._at_ms
+        if 0 <= elapsed < core.config.snapshot_gap_ms:
+            return False
+        return elapsed < 0 or elapsed >= core.config.snapshot_ms or self._written() >= core.config.snapshot_bytes
+
+    def _written(self) -> int:
+        assert self._core.wal is not None
+        return sum(shard.counters.bytes_written for shard in self._core.wal.shards) - self._at_bytes
+
+    def take(self, ckpt: int, *, force: bool, clean: bool, done: Done) -> None:
+        """Write a snapshot, then trim; answers its number, None where there was nothing to say."""
+        core = self._core
+        assert core.wal is not None
+        unchanged = not core.logged and self.newest is not None and not core.wal.orphans
+        if unchanged and not clean:
+            done(self.newest if force else None)
+            return
+        assert not self._taking
+        self._taking = True
+        core.logged = False
+        try:
+            number = self._store.next_number()
+        except OSError as error:
+            self._over(done, error)
+            return
+        header = Header(
+            id=number, ts=core.clock.now_ms(), store=core.store_id, run=core.run, boot=core.boot, clean=clean,
+            next_topic_id=min(core.creating, default=core.next_topic_id), next_epoch=core.next_epoch,
+            next_router_op=1, ckpt=ckpt, cold=None, wal=tuple(core.wal.rows(core.needed())),
+        )  # fmt: skip
+        ids = sorted(core.topics)
+        self._slice(Encoder(header), header, ids, 0, done)
+
+    def _slice(self, encoder: Encoder, header: Header, ids: list[int], at: int, done: Done) -> None:
+        """Capture some topics here, encode them aside, and go on."""
+        core = self._core
+        if at >= len(ids) and at:
+            core.owner.aside("files", partial(self._write, encoder, header), partial(self._written_out, header, done))
+            return
+        chosen = [core.topics[id] for id in ids[at : at + SLICE] if id in core.topics]
+        items = [self._item(topic, clean=header.clean) for topic in chosen]
+
+        def encoded(error: BaseException | None) -> None:
+            if error is not None:
+                self._over(done, error)
+            else:
+                self._slice(encoder, header, ids, at + SLICE, done)
+
+        core.owner.aside("files", lambda: encoder.add_topics(items), encoded)
+
+    def _item(self, topic: Topic, *, clean: bool) -> TopicItem:
+        core, ck = self._core, topic.index.ckpt_seq
+        segments = topic.index.segments
+        assert segments is not None
+        return TopicItem(
+            id=topic.id, name=topic.name, epoch=topic.epoch, cfg=topic.config.stored(topic.extra),
+            config_version=topic.config_version, base=topic.base, head_seq=topic.head, ckpt_seq=ck,
+            reserved=0 if clean else topic.reservation.asked, cap_floor=topic.cap_floor, ttl_floor=topic.ttl_floor,
+            delete_below=topic.delete_below, delete_number=topic.delete_number, deletes_recorded=0,
+            last_write_ms=topic.last_write_ms or 0, segments=segments.rows(),
+            keys=tuple(KeyRow(*row) for row in core.keys.rows(topic.id, ck)),
+            producers=tuple(ProducerRow(*row) for row in core.producers.rows(topic.id, ck)),
+        )  # fmt: skip
+
+    def _write(self, encoder: Encoder, header: Header) -> None:
+        self._store.write(header.id, encoder.finish())
+
+    def _written_out(self, header: Header, done: Done, error: BaseException | None) -> None:
+        core = self._core
+        assert core.wal is not None
+        if error is not None:
+            self._over(done, error)
+            return
+        self.total += 1
+        self.newest = header.id
+        self._at_ms = core.clock.now_ms()
+        self._at_bytes += self._written()
+        self._retained = [{row.group: row for row in header.wal}, *self._retained[:1]]
+        wal, gone = core.wal, []
+
+        def trim() -> None:
+            gone.extend(wal.trim(self._retained))
+
+        def trimmed(error: BaseException | None) -> None:
+            wal.forget(gone)
+            if error is not None:
+                log.error("the WAL could not be trimmed: %s", error)
+            self._taking = False
+            done(header.id)
+
+        core.owner.aside("wal-helper", trim, trimmed)
+
+    def _over(self, done: Done, error: BaseException) -> None:
+        """An attempt failed: the previous one stays in force and the next check tries again [S-217]."""
+        self._taking = False
+        self._core.logged = True
+        self.failed += 1
+        log.error("no snapshot: %s", error)
+        done(error if isinstance(error, TopicsError) else WalIo(_as_os_error(error), "writing a snapshot"))
+
+
+def _as_os_error(error: BaseException) -> OSError:
+    return error if isinstance(error, OSError) else OSError(str(error))

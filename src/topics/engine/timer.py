@@ -1,0 +1,69 @@
+"""The thread that calls `tick` when something is due; none where the clock is injected [S-355]."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import Protocol
+
+from topics.errors import EngineClosed
+
+log = logging.getLogger("topics.engine")
+
+LONGEST_S = 1.0
+
+
+class Ticking(Protocol):
+    """What the timer asks of its engine."""
+
+    def tick(self) -> None: ...
+
+    def idle_s(self) -> float | None:
+        """How long nothing is due; None: as things stand, nothing ever."""
+        ...
+
+
+class Timer:
+    """One daemon thread per engine. It holds the engine weakly."""
+
+    def __init__(self, engine: Ticking) -> None:
+        self._engine = weakref.ref(engine)
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="topics-timer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something became due earlier than known."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread and wait for it, unless it is the caller."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause: float | None = 0.0
+        while not self._stopped:
+            self._wake.wait(LONGEST_S if pause is None else min(pause, LONGEST_S))
+            self._wake.clear()
+            engine = self._engine()
+            if engine is None or self._stopped:
+                return
+            try:
+                pause = engine.idle_s()
+                if pause is not None and pause <= 0:
+                    engine.tick()
+                    pause = engine.idle_s()
+            except EngineClosed:
+                return
+            except Exception:  # whatever went wrong once must not end the syncing
+                log.exception("the timer met an error")
+                pause = LONGEST_S
+            del engine

@@ -1,0 +1,341 @@
+"""One topic: its state, and `apply`, the only thing that changes it (ARCHITECTURE decision 2).
+
+A verb decides what to log; once its commit condition holds, the entry is applied here. Recovery reads entries back and
+applies them in the same way, with `recovering` set: marks are written to disk again, counts are made at the end.
+
+    floor            first seq that eviction and prefix deletes leave: max(evict_floor, delete_below)
+    ahead            the lowest live records, looked up in one go: `earliest_seq` and cap eviction cost next to nothing
+    tickets          what is staged and not yet published, in seq order [S-107]
+
+Owner only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topics.codec import control
+from topics.codec.frame import Buffer
+from topics.engine.index import Ahead, Index, Removed
+from topics.engine.reserve import Reservation
+from topics.errors import TopicsError
+from topics.model import Durability, Selector, TopicConfig
+from topics.storage.descriptor import Claim
+from topics.storage.rebuild import NO_CLAIM
+from topics.storage.tags import SeqArray
+from topics.storage.tail import Locations
+
+STRICTNESS: dict[Durability, int] = {"ephemeral": 0, "memory": 1, "disk": 2, "fsync": 3}
+AHEAD = 256
+
+
+class Lsn(NamedTuple):
+    """A place in the WAL of an engine."""
+
+    group: str
+    file_no: int
+    offset: int
+
+
+class Ticket:
+    """Something staged: published in turn, once its commit condition holds, or failed [S-107, S-110]."""
+
+    __slots__ = ("fail", "lsn", "publish", "seq_before", "settled")
+
+    def __init__(
+        self, publish: Callable[[Lsn | None], None], fail: Callable[[TopicsError], None], seq_before: int
+    ) -> None:
+        self.publish = publish
+        self.fail = fail
+        self.seq_before = seq_before
+        """The topic's next seq when it was staged."""
+        self.lsn: Lsn | bool = False
+        """Where it is logged once it is committed; True for what is not logged at all."""
+        self.settled = False
+
+
+class Appended(NamedTuple):
+    """Records that were logged, or are in memory only: what the index keeps of them."""
+
+    first: int
+    entries: Buffer
+    locations: Sequence[int] | Locations
+    """In the WAL; of records in memory, offsets within `frames`."""
+    tags: Sequence[bytes | str | None]
+    accounted: int
+    ts: int
+    frames: bytes | None = None
+    """Given for records that are in memory only."""
+
+
+Entry = Appended | control.Delete | control.EvictWatermark | control.ConfigUpdate | control.MarkRow
+
+
+class Totals:
+    """Sums over all topics of an engine."""
+
+    __slots__ = ("bytes", "tail_bytes", "tail_records")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """Accounted bytes of live records."""
+        self.tail_records = 0
+        """Records added to tails since they were last counted [S-153]."""
+        self.tail_bytes = 0
+
+
+class Topic:
+    """One instance of a topic. Invariant: `floor <= earliest_seq <= head + 1`, counts are of [floor, head]."""
+
+    def __init__(
+        self, id: int, name: str, epoch: int, config: TopicConfig, index: Index, totals: Totals, *, base: int = 1
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.epoch = epoch
+        self.config = config
+        self.extra: dict[str, Any] = {}
+        """Members of the stored configuration that only another version knows."""
+        self.config_version = 1
+        self.base = base
+        self.index = index
+        self.head = base - 1
+        self.next_seq = base
+        self.last_ts = 0
+        """Of the newest staged record [S-104]."""
+        self.cap_floor = 1
+        self.ttl_floor = 1
+        self.delete_below = 1
+        self.count = 0
+        self.bytes = 0
+        self.delete_number = self.delete_number_staged = 0
+        self.version_staged = 1
+        self.staged_records = self.staged_bytes = 0
+        """Of appends that are staged and not published."""
+        self.claim: Claim = NO_CLAIM
+        """What the newest durable mark says of the active segment."""
+        self.marked: tuple[int, int, int, int] | None = None
+        """Head and floors in the newest mark row."""
+        self.reservation = Reservation()
+        self.tickets: deque[Ticket] = deque()
+        self.classes: list[Durability] = []
+        """Classes of configurations that are staged [CFG-10]."""
+        self.deletes: list[Lsn] = []
+        """Delete frames whose marks are not yet durable [S-192]."""
+        self.retry: list[SeqArray] = []
+        """Marks that an I/O error kept from being set."""
+        self.last_write_ms: int | None = None
+        self.last_read_ms: int | None = None
+        self.ttl_now = 0
+        """Highest instant a TTL pass has used [S-263]."""
+        self.ttl_waiting: list[Callable[[TopicsError | None], None]] | None = None
+        self.waiters: dict[object, Callable[[], None]] = {}
+        """Long polls and followers, called once after the next publication."""
+        self.recovering = False
+        self.removed = False
+        self.checkpointing = False
+        self.rewritten_ms = 0
+        self._totals = totals
+        self._ahead: deque[Ahead] = deque()
+        self._ahead_through = 0
+        """Up to which seq `_ahead` is complete; 0 when it has to be looked up."""
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    @property
+    def evict_floor(self) -> int:
+        """First seq that no eviction took, clamped to the topic [FLR-2]."""
+        return max(self.cap_floor, self.ttl_floor, 1)
+
+    @property
+    def floor(self) -> int:
+        """First seq that may be live."""
+        return max(self.cap_floor, self.ttl_floor, self.delete_below)
+
+    @property
+    def earliest_seq(self) -> int:
+        """The first live seq, `head + 1` when there is none."""
+        first = self.lowest()
+        return self.head + 1 if first is None else first.seq
+
+    def lowest(self) -> Ahead | None:
+        """The lowest live record."""
+        ahead, floor = self._ahead, self.floor
+        while ahead and ahead[0].seq < floor:
+            ahead.popleft()
+        if not ahead and self._ahead_through < self.head and self.count:
+            start = max(floor, self._ahead_through + 1)
+            found = self.index.ahead(start, self.head, AHEAD)
+            ahead.extend(found)
+            self._ahead_through = found[-1].seq if found else self.head
+        return ahead[0] if ahead else None
+
+    def forget_ahead(self) -> None:
+        """Look live records up anew: some of them are gone."""
+        self._ahead.clear()
+        self._ahead_through = 0
+
+    @property
+    def durability(self) -> Durability:
+        """The class that a write staged now obeys: the strictest of those in force and in flight [CFG-10]."""
+        if not self.classes:
+            return self.config.durability
+        return max((self.config.durability, *self.classes), key=STRICTNESS.__getitem__)
+
+    @property
+    def told(self) -> bool:
+        """Whether what is lost of it is told to readers [DUR-8]."""
+        return self.config.durability in ("disk", "fsync")
+
+    def marks(self) -> tuple[int, int, int, int]:
+        """Head and floors, as a mark row says them."""
+        return self.head, self.cap_floor, self.ttl_floor, self.delete_below
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def apply(self, entry: Entry, at: Lsn | None = None) -> Removed | None:
+        """Make a committed entry true. `at` is where it is logged, None for what is in memory only."""
+        if isinstance(entry, Appended):
+            self._append(entry)
+        elif isinstance(entry, control.Delete):
+            return self._delete(entry, at)
+        elif isinstance(entry, control.ConfigUpdate):
+            self._configure(entry)
+        else:
+            below = entry.delete_below if isinstance(entry, control.MarkRow) else 1
+            self.raise_floors(entry.cap_floor, entry.ttl_floor, below)
+        return None
+
+    def _append(self, entry: Appended) -> None:
+        if entry.frames is not None:
+            tags = [tag if isinstance(tag, str) or tag is None else tag.decode() for tag in entry.tags]
+            assert not isinstance(entry.locations, np.ndarray)
+            self.index.extend_in_memory(entry.first, bytes(entry.entries), entry.locations, tags, entry.frames)
+        else:
+            assert entry.first == self.index.tail.end + 1, "the log has no gap that is not a Gap"
+            self.index.extend(bytes(entry.entries), entry.locations, entry.tags)
+        last = entry.first + len(entry.locations) - 1
+        if not self.recovering:
+            self._add(len(entry.locations), entry.accounted)
+        if entry.frames is None:
+            self._totals.tail_records += len(entry.locations)
+            self._totals.tail_bytes += entry.accounted
+        self.last_ts = max(self.last_ts, entry.ts)
+        self.head = max(self.head, last)
+        self.next_seq = max(self.next_seq, last + 1)
+
+    def apply_gap(self, gap: control.Gap, location: int) -> None:
+        """Add the part of a gap that lies behind the log's end [S-129]; overlays stay what they are."""
+        first = max(gap.first, self.index.tail.end + 1)
+        if first <= gap.last:
+            self.index.tail.append_gap(gap.last - first + 1, self.last_ts, gap.reason, gap.hops, location)
+        self.head = max(self.head, gap.last)
+        self.next_seq = max(self.next_seq, gap.last + 1)
+
+    def _configure(self, entry: control.ConfigUpdate) -> None:
+        self.raise_floors(entry.cap_floor, entry.ttl_floor, 1)
+        if entry.config_version > self.config_version:
+            self.config, self.extra = TopicConfig.from_stored(entry.cfg)
+            self.config_version = entry.config_version
+            if self.index.segments is not None:
+                self.index.segments.told = self.told
+
+    def _delete(self, entry: control.Delete, at: Lsn | None) -> Removed:
+        self.raise_floors(entry.cap_floor, entry.ttl_floor, 1)
+        if entry.delete_number is not None:
+            self.delete_number = max(self.delete_number, entry.delete_number)
+        if at is not None:
+            self.deletes.append(at)
+        if entry.seqs is None and entry.match is None:
+            assert entry.before_seq is not None
+            assert entry.bound is not None
+            return self._delete_below(min(entry.before_seq, entry.bound))
+        targets = self.targets(entry)
+        self.forget_ahead()
+        try:
+            removed = self.index.mark_deleted(targets, again=self.recovering)
+        except OSError:
+            self.retry.append(targets)
+            raise
+        if not self.recovering:
+            self._add(-removed.records, -removed.bytes)
+        return removed
+
+    def _delete_below(self, below: int) -> Removed:
+        floor = self.floor
+        gone = self.index.live(floor, below - 1) if below > floor and not self.recovering else None
+        self.delete_below = max(self.delete_below, below)
+        if gone is None:
+            return Removed(0, 0)
+        self._add(-gone.records, -gone.bytes)
+        return Removed(gone.records, gone.bytes)
+
+    def targets(self, entry: control.Delete) -> SeqArray:
+        """The seqs that a delete by tag or list picks, from the floor on; dead ones may be among them."""
+        lo, hi = self.floor, self.head
+        if entry.bound is not None:
+            hi = min(hi, entry.bound - 1)
+        if entry.before_seq is not None:
+            hi = min(hi, entry.before_seq - 1)
+        if entry.match is None:
+            assert entry.seqs is not None
+            seqs = np.unique(np.array(entry.seqs, np.uint64))
+            return seqs[(seqs >= np.uint64(lo)) & (seqs <= np.uint64(max(hi, 0)))]
+        if lo > hi:
+            return np.empty(0, np.uint64)
+        tagged = self.index.tagged(Selector(*entry.match), lo, hi, again=self.recovering)
+        if entry.seqs is None:
+            return tagged
+        return np.intersect1d(tagged, np.array(entry.seqs, np.uint64))
+
+    def mark_again(self) -> None:
+        """Set the marks that an I/O error kept from being set."""
+        while self.retry:
+            removed = self.index.mark_deleted(self.retry[-1])
+            self._add(-removed.records, -removed.bytes)
+            self.retry.pop()
+            self.forget_ahead()
+
+    def raise_floors(self, cap_floor: int, ttl_floor: int, delete_below: int) -> None:
+        """Floors only rise; what falls below them is not counted any more [INV-7]."""
+        if cap_floor <= self.cap_floor and ttl_floor <= self.ttl_floor and delete_below <= self.delete_below:
+            return
+        old = self.floor
+        self.cap_floor = max(self.cap_floor, cap_floor)
+        self.ttl_floor = max(self.ttl_floor, ttl_floor)
+        self.delete_below = max(self.delete_below, delete_below)
+        if not self.recovering and self.floor > old:
+            gone = self.index.live(old, min(self.floor - 1, self.head))
+            self._add(-gone.records, -gone.bytes)
+
+    def evict(self, cap_floor: int, records: int, nbytes: int) -> None:
+        """Raise the cap floor over live records that the caller has counted [S-260]."""
+        self.cap_floor = max(self.cap_floor, cap_floor)
+        self._add(-records, -nbytes)
+
+    def _add(self, records: int, nbytes: int) -> None:
+        self.count += records
+        self.bytes += nbytes
+        self._totals.bytes += nbytes
+
+    def forget(self) -> None:
+        """The topic is deleted: it counts nowhere any more."""
+        self.removed = True
+        self._add(-self.count, -self.bytes)
+
+    def take_lowest(self) -> Ahead | None:
+        """The lowest live record, taken out of what is looked up; for eviction, one after another."""
+        first = self.lowest()
+        if first is not None:
+            self._ahead.popleft()
+        return first
+
+    def recount(self) -> None:
+        """Count from the index, at the end of recovery (06 §14 step 6)."""
+        found = self.index.live(self.floor, self.head)
+        self._add(found.records - self.count, found.bytes - self.bytes)
+        self.forget_ahead()

@@ -1,0 +1,222 @@
+"""What a data directory holds, read before anything is changed: store id, snapshots, WAL groups and their marks.
+
+Steps 1 to 4 of recovery (06 §14). Refusals (`MetadataLost`, `WalCorrupt`, `UnsupportedFormat`) leave the directory as
+it was; an error of the disk comes through [S-248]. One thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from topics import paths
+from topics.codec import control, frame
+from topics.codec.snapshot import Header, Snapshot, WalRow
+from topics.errors import MetadataLost
+from topics.fs import Fs, close_quietly, ensure_dir, pread_exact, random_id, replace_file
+from topics.storage.group import Group, WalFile, read_group
+from topics.storage.lockfile import FailedSync
+from topics.storage.shards import group_dir
+from topics.storage.snapshot import SnapshotStore
+
+_HEAD = struct.Struct("<IB")
+
+
+class LoggedMark(NamedTuple):
+    """A row of a `mark`, with the number of its checkpoint."""
+
+    checkpoint: int
+    row: control.MarkRow
+
+
+class FoundFile(NamedTuple):
+    """A WAL file to be replayed, and where its frames are."""
+
+    run: int
+    group: Group
+    file: WalFile
+    offsets: npt.NDArray[np.uint64]
+
+    def starts(self, rows: npt.NDArray[np.void]) -> array[int]:
+        """Where its submissions begin."""
+        follows = np.concatenate(([False], rows["flags"][:-1] & frame.MORE != 0)) if len(rows) else np.empty(0, bool)
+        starts = array("Q")
+        starts.frombytes(rows["offset"][~follows].astype(np.uint64).tobytes())
+        return starts
+
+
+class Found(NamedTuple):
+    """Everything that recovery begins with."""
+
+    store_id: str
+    snapshot: Snapshot | None
+    headers: list[Header]
+    groups: dict[str, Group]
+    files: list[FoundFile]
+    """In the order of replay: by run, group and number."""
+    marks: dict[int, LoggedMark]
+    """The newest row of each topic."""
+    runs: dict[int, str]
+    """Boot id of each run seen."""
+    ready: frozenset[int]
+    closed: frozenset[int]
+    islands: frozenset[FailedSync]
+    """Groups in which a page cache was found to be lost [S-245]."""
+
+    @property
+    def replay_bytes(self) -> int:
+        """What is to be replayed."""
+        return sum(one.file.scan.end - one.file.start for one in self.files)
+
+    @property
+    def rows(self) -> tuple[WalRow, ...]:
+        """The rows of the newest snapshot."""
+        return self.snapshot.header.wal if self.snapshot is not None else ()
+
+    def first_file(self, key: str) -> int:
+        """The number that a new run's first file of a group has [S-21]."""
+        known = [self.groups[key].last_number if key in self.groups else 0]
+        for header in self.headers:
+            known += [row.file_no - (not row.offset and not row.retired) for row in header.wal if row.group == key]
+        return 1 + max(known)
+
+
+def discover(fs: Fs, dir: str, store: SnapshotStore) -> Found:
+    """Read a data directory whose lock is held."""
+    meta, wal_dir = f"{dir}/{paths.META_DIR}", f"{dir}/{paths.WAL_DIR}"
+    topics_dir = f"{dir}/{paths.TOPICS_DIR}"
+    for one in (meta, wal_dir, topics_dir):
+        ensure_dir(fs, one)
+    keys = _groups(fs, wal_dir)
+    numbers = store.numbers()
+    fresh = not numbers and not any(_wal_numbers(fs, group_dir(wal_dir, key)) for key in keys)
+    store_id = _store_id(fs, meta, store, fresh=fresh)
+    snapshot = store.load(store_id)
+    if snapshot is None:
+        _require_metadata(fs, wal_dir, topics_dir, keys, fresh)
+    headers = store.headers(store_id)
+    positions = {row.group: row for row in snapshot.header.wal} if snapshot is not None else {}
+    groups = {key: read_group(fs, group_dir(wal_dir, key), key, _position(positions.get(key))) for key in keys}
+    return _scan(fs, store_id, snapshot, headers, groups)
+
+
+def _position(row: WalRow | None) -> tuple[int, int]:
+    if row is None:
+        return 1, 0
+    return (row.file_no + 1, 0) if row.retired else (row.file_no, row.offset)
+
+
+def _groups(fs: Fs, wal_dir: str) -> list[str]:
+    """Every group there is, whatever the configured number of shards."""
+    names = fs.listdir(wal_dir)
+    flat = any(paths.parse_wal_file(name) is not None or name == paths.CURRENT_FILE for name in names)
+    return [*([""] if flat else []), *sorted(name for name in names if paths.parse_shard_dir(name) is not None)]
+
+
+def _wal_numbers(fs: Fs, dir: str) -> list[int]:
+    return sorted(n for name in fs.listdir(dir) if (n := paths.parse_wal_file(name)) is not None)
+
+
+def _store_id(fs: Fs, meta: str, store: SnapshotStore, *, fresh: bool) -> str:
+    """The id of the store: made once, and taken from a snapshot should its file be gone (06 §14 step 1)."""
+    path = f"{meta}/{paths.STORE_FILE}"
+    if fs.exists(path):
+        file = fs.open(path, "r")
+        try:
+            raw = pread_exact(file, min(file.size(), 64), 0)
+        finally:
+            close_quietly(file)
+        text = raw.decode("ascii", "replace")
+        if len(text) == 33 and text.endswith("\n") and all(c in "0123456789abcdef" for c in text[:32]):
+            return text[:32]
+    snapshot = store.load(None)
+    if snapshot is None and not fresh:
+        raise MetadataLost(f"{path} cannot be read and no snapshot tells whose store this is")
+    store_id = snapshot.header.store if snapshot is not None else random_id()
+    replace_file(fs, path, f"{store_id}\n".encode())
+    return store_id
+
+
+def _require_metadata(fs: Fs, wal_dir: str, topics_dir: str, keys: list[str], fresh: bool) -> None:
+    """Without a snapshot the WAL has to be complete [S-216]."""
+    for key in keys:
+        numbers = _wal_numbers(fs, group_dir(wal_dir, key))
+        if numbers and numbers[0] != 1:
+            raise MetadataLost(f"no snapshot, and WAL group {key!r} begins with file {numbers[0]}")
+    if fresh and any(_alive(name) for name in fs.listdir(topics_dir)):
+        raise MetadataLost(f"{topics_dir} has topics, but there is no snapshot and no WAL")
+
+
+def _alive(name: str) -> bool:
+    parsed = paths.parse_topic_dir(name)
+    return parsed is not None and not parsed.deleted
+
+
+def _scan(fs: Fs, store_id: str, snapshot: Snapshot | None, headers: list[Header], groups: dict[str, Group]) -> Found:
+    """One pass over the judged files: where their frames are, and what their marks say."""
+    files: list[FoundFile] = []
+    marks: dict[int, LoggedMark] = {}
+    runs = {header.run: header.boot for header in headers}
+    ready: set[int] = {header.run for header in headers}
+    closed: set[int] = set()
+    islands: set[FailedSync] = set()
+    for group in groups.values():
+        run = 0
+        for file in group.files:
+            if file.mark is not None:
+                run = file.mark.run
+                runs[run] = file.mark.boot
+            if file.islands:
+                islands.add(FailedSync(run, group.key))
+            view = read_file(fs, group, file)
+            files.append(FoundFile(run, group, file, _offsets(view, file.start)))
+    files.sort(key=lambda one: (one.run, one.group.key, one.file.number))
+    for one in files:
+        view = read_file(fs, one.group, one.file)
+        for mark in _marks(view, one.offsets):
+            if isinstance(mark, control.ReadyMark):
+                ready.add(mark.run)
+            elif isinstance(mark, control.CloseMark):
+                closed.add(mark.run)
+            elif isinstance(mark, control.TopicsMark):
+                for row in mark.topics:
+                    known = marks.get(row.topic_id)
+                    if known is None or mark.n >= known.checkpoint:
+                        marks[row.topic_id] = LoggedMark(mark.n, row)
+    return Found(
+        store_id, snapshot, headers, groups, files, marks, runs, frozenset(ready), frozenset(closed), frozenset(islands)
+    )
+
+
+def read_file(fs: Fs, group: Group, file: WalFile) -> memoryview:
+    """The valid part of a judged file."""
+    handle = fs.open(f"{group.dir}/{paths.wal_file(file.number)}", "r")
+    try:
+        return memoryview(pread_exact(handle, file.scan.end, 0))
+    finally:
+        close_quietly(handle)
+
+
+def _offsets(view: memoryview, start: int) -> npt.NDArray[np.uint64]:
+    """Where the frames of a judged file begin; they were verified a moment ago."""
+    offsets = array("Q")
+    unpack, end, at = _HEAD.unpack_from, len(view), start
+    while at < end:
+        offsets.append(at)
+        at += 4 + unpack(view, at)[0]
+    return np.frombuffer(offsets, np.uint64) if len(offsets) else np.empty(0, np.uint64)
+
+
+def _marks(view: memoryview, offsets: npt.NDArray[np.uint64]) -> Iterator[control.CheckpointMark]:
+    if not len(offsets):
+        return
+    kinds = np.frombuffer(view, np.uint8)[offsets + np.uint64(4)]
+    for at in offsets[kinds == control.MARK].tolist():
+        body = control.decode_body(control.MARK, frame.fields(view, at).data)
+        assert isinstance(body, control.CheckpointMark)
+        yield body

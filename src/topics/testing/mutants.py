@@ -1,6 +1,6 @@
 """Seeded bugs: proof that the sweeps would notice (13 T5).
 
-Each mutant replaces one step of the library with a plausible mistake. The sweeps run against it until one of them
+Each mutant replaces one step of a log with a plausible mistake. The sweeps run against it until one of them
 finds a violation; a mutant that survives is a hole in the oracle, and counts as one.
 """
 
@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
-from topics.errors import WriteFailed
+from topics.codec import frame
+from topics.errors import WalIo, WriteFailed
 from topics.fs import File, Fs, ensure_dir
+from topics.storage import shard
+from topics.storage.shard import Lsn, Shard
 from topics.testing import damage, faults, sweep
+from topics.testing.shardsubject import ShardSubject
 from topics.testing.subject import Subject, Violation
 from topics.testing.walsubject import WalSubject
 from topics.wal import core, log, reader, record, recovery
@@ -31,6 +35,8 @@ class Mutant(NamedTuple):
     attribute: str
     make: Make
     """Takes the right function and returns the wrong one."""
+    subject: Callable[[], Subject] = WalSubject
+    """What is swept to find it."""
 
 
 def _nothing(right: Any) -> Any:
@@ -186,6 +192,164 @@ def _values_lost(right: Any) -> Any:
     return lambda stored, method: b""
 
 
+def _finished_when_written(right: Any) -> Any:
+    def wrong(self: Shard) -> None:
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            self._finish(waiting.submission, waiting.lsn)
+
+    return wrong
+
+
+def _always_flagged(right: Any) -> Any:
+    def wrong(self: Shard) -> None:
+        frame.set_synced_prefix(self._buffer)
+        right(self)
+
+    return wrong
+
+
+def _rotation_never_synced(right: Any) -> Any:
+    """Neither before the switch, nor by finalizing the old file."""
+
+    def wrong(self: SegmentedLog, *args: Any, **kwargs: Any) -> None:
+        with mock.patch.object(self, "_finalize"):
+            _rotation_unsynced(right)(self, *args, **kwargs)
+
+    return wrong
+
+
+def _flagged_while_syncing(right: Any) -> Any:
+    def wrong(self: Shard) -> None:
+        if self._syncing and self.log.position() == self._sync_target:
+            frame.set_synced_prefix(self._buffer)
+        right(self)
+
+    return wrong
+
+
+def _written_taken_for_synced(right: Any) -> Any:
+    def wrong(self: Shard) -> None:
+        with mock.patch.object(self.log, "synced", self.log.position):
+            right(self)
+
+    return wrong
+
+
+def _asked_taken_for_synced(right: Any) -> Any:
+    def wrong(self: SegmentedLog, position: tuple[int, int]) -> None:
+        self._synced = max(self._synced, position)
+
+    return wrong
+
+
+def _failed_sync_taken_for_no_space(right: Any) -> Any:
+    def wrong(self: Shard, error: BaseException, *, batch: bool = True) -> None:
+        self.log._failed = None
+        right(self, WriteFailed(str(error), full=True), batch=batch)
+
+    return wrong
+
+
+def _sync_tried_again(right: Any) -> Any:
+    def wrong(self: SegmentedLog, active: core.Segment) -> None:
+        try:
+            right(self, active)
+        except WalIo:
+            self._failed = None
+            right(self, active)
+
+    return wrong
+
+
+def _queue_forgotten(right: Any) -> Any:
+    def wrong(self: Shard, error: BaseException, *, batch: bool = True) -> None:
+        self._queue = []
+        right(self, error, batch=batch)
+
+    return wrong
+
+
+def _failed_and_kept(right: Any) -> Any:
+    def wrong(self: Shard, error: BaseException, *, batch: bool = True) -> None:
+        waiting = list(self._waiting)
+        right(self, error, batch=batch)
+        self._waiting.extend(waiting if not self._waiting else ())
+
+    return wrong
+
+
+def _links_lost(right: Any) -> Any:
+    def wrong(records: Sequence[Any], topic_id: int, first_seq: int, *args: Any, **options: Any) -> bytes:
+        return b"".join(right([one], topic_id, first_seq + n, *args, **options) for n, one in enumerate(records))
+
+    return wrong
+
+
+def _length_before_untold(right: Any) -> Any:
+    return lambda self, info: right(self, info._replace(previous=None))
+
+
+def _announcement_taken_for_made(right: Any) -> Any:
+    def wrong(self: SegmentedLog) -> None:
+        with contextlib.suppress(WriteFailed):
+            right(self)
+
+    return wrong
+
+
+def _overtaking(right: Any) -> Any:
+    def wrong(self: Shard) -> None:
+        in_flight, self._in_flight = self._in_flight, None
+        right(self)
+        self._in_flight = in_flight or self._in_flight
+
+    return wrong
+
+
+def _start_missed(right: Any) -> Any:
+    return lambda self, place: right(self, (place[0], place[1] + 1))
+
+
+def _in_flight_overlooked(right: Any) -> Any:
+    def wrong(self: Shard) -> Lsn | None:
+        with mock.patch.object(self, "_in_flight", None):
+            found: Lsn | None = right(self)
+        return found
+
+    return wrong
+
+
+def _shard_mutant(name: str, target: object, attribute: str, make: Make) -> Mutant:
+    return Mutant(f"shard: {name}", target, attribute, make, ShardSubject)
+
+
+_SHARD_MUTANTS = (
+    _shard_mutant("durable is finished when written", Shard, "_sync_waiting", _finished_when_written),
+    _shard_mutant("a sync finishes what was written while it ran", Shard, "_finish_synced", _written_taken_for_synced),
+    _shard_mutant("a sync is taken for done when it is asked for", SegmentedLog, "sync_to", _asked_taken_for_synced),
+    _shard_mutant("every batch says that everything before is synced", Shard, "_write", _always_flagged),
+    _shard_mutant("a batch says so while the sync still runs", Shard, "_write", _flagged_while_syncing),
+    _shard_mutant("no batch says so", frame, "set_synced_prefix", _nothing),
+    _shard_mutant("no sync mark follows", Shard, "_mark_synced", _nothing),
+    _shard_mutant("nothing is due by the clock", Shard, "_agenda", lambda right: lambda self: iter(())),
+    _shard_mutant("CURRENT is not written", shard, "write_current", _nothing),
+    _shard_mutant("rotation goes on without CURRENT", SegmentedLog, "_announce", _announcement_taken_for_made),
+    _shard_mutant("rotation does not sync the old file", SegmentedLog, "rotate", _rotation_never_synced),
+    _shard_mutant("the open mark does not tell the length before", frame.FrameCodec, "preamble", _length_before_untold),
+    _shard_mutant("a failed sync is taken for want of space", Shard, "_fail", _failed_sync_taken_for_no_space),
+    _shard_mutant("a failed sync is tried again", SegmentedLog, "_sync_active", _sync_tried_again),
+    _shard_mutant("the remains of a failed write are not cut back", SegmentedLog, "take_back", _not_cut_back),
+    _shard_mutant("what is queued behind a failure is forgotten", Shard, "_fail", _queue_forgotten),
+    _shard_mutant("what failed goes on waiting", Shard, "_fail", _failed_and_kept),
+    _shard_mutant("the records of a submission are not linked", frame, "encode_appends", _links_lost),
+    _shard_mutant("a full shard is well again without a file", Shard, "_try_space", _nothing),
+    _shard_mutant("the bound on free space is not held", Shard, "_require_free", _nothing),
+    _shard_mutant("a write overtakes the one in flight", Shard, "flush", _overtaking),
+    _shard_mutant("what is in flight counts as finished", Shard, "oldest_open", _in_flight_overlooked),
+    _shard_mutant("a replay position lies inside a submission", Shard, "_note_start", _start_missed),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("append acknowledges without a sync", SegmentedLog, "sync_to", _nothing),
     Mutant("rotation does not sync the old segment", SegmentedLog, "rotate", _rotation_unsynced),
@@ -216,6 +380,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("the batch timer never syncs", log.Wal, "tick", _nothing),
     Mutant("readers see what an append refused", log.Wal, "readable_end", _failed_append_readable),
     Mutant("a reader takes a bad record for the end", reader.WalReader, "_read", lambda right: lambda self, end: None),
+    *_SHARD_MUTANTS,
 )
 
 
@@ -229,19 +394,8 @@ def applied(mutant: Mutant) -> Iterator[None]:
 
 def hunt(mutant: Mutant, seeds: Sequence[int]) -> str | None:
     """What the sweeps find with the bug in place, or `None` if it survives them."""
-    subject: Subject = WalSubject()
     with applied(mutant):
-        # The cheap looks first: most bugs fall to them.
-        searches: dict[str, Callable[[], None]] = {
-            "crash": lambda: _crashes(subject, seeds[:15]),
-            "flips": lambda: _damages(damage.flips, 23),
-            "truncate": lambda: _damages(damage.truncations, 7),
-            "faults": lambda: _faults(subject, 11),
-            "more crashes": lambda: _crashes(subject, seeds[15:]),
-            "all flips": lambda: _damages(damage.flips, 1),
-            "all faults": lambda: _faults(subject, 1),
-        }
-        for name, search in searches.items():
+        for name, search in _searches(mutant.subject(), seeds).items():
             try:
                 search()
             except Violation as violation:
@@ -251,9 +405,27 @@ def hunt(mutant: Mutant, seeds: Sequence[int]) -> str | None:
     return None
 
 
-def _crashes(subject: Subject, seeds: Sequence[int]) -> None:
+def _searches(subject: Subject, seeds: Sequence[int]) -> dict[str, Callable[[], None]]:
+    """The sweeps of a subject, the cheap ones first: most bugs fall to them."""
+    searches: dict[str, Callable[[], None]] = {
+        "crash": lambda: _crashes(subject, seeds[:15]),
+        "flips": lambda: _damages(damage.flips, 23),
+        "truncate": lambda: _damages(damage.truncations, 7),
+        "faults": lambda: _faults(subject, 11),
+        "more crashes": lambda: _crashes(subject, seeds[15:]),
+        "all flips": lambda: _damages(damage.flips, 1),
+        "all faults": lambda: _faults(subject, 1),
+    }
+    if isinstance(subject, WalSubject):
+        return searches
+    # Damage at rest is done to files of the library; what a shard notices of it, its own driver asks.
+    lives = {"lives": lambda: _crashes(subject, seeds, every_call=False)}
+    return lives | {name: search for name, search in searches.items() if "flips" not in name and name != "truncate"}
+
+
+def _crashes(subject: Subject, seeds: Sequence[int], *, every_call: bool = True) -> None:
     for seed in seeds:
-        sweep.crash_run(subject, seed, epochs=4)
+        sweep.crash_run(subject, seed, epochs=4, every_call=every_call)
 
 
 def _damages(kind: Callable[[damage.Sample], Iterator[damage.Damage]], step: int) -> None:

@@ -22,6 +22,7 @@ from topics.storage.group import Group
 from topics.storage.owner import InlineOwner
 from topics.storage.shard import Lsn, Shard
 from topics.testing.driver import DiskDriver
+from topics.testing.faultfs import Fault, FaultFs
 from topics.testing.monitorfs import MonitorFs
 from topics.testing.owner import SteppedOwner
 from topics.testing.simfs import SYNC_MODES, SimFs
@@ -35,6 +36,7 @@ OPS = (
     "write_chain",
     "tick_of_many",
     "tick_of_both",
+    "tick_behind",
     "wait",
     "sync_mark",
     "trim",
@@ -43,12 +45,14 @@ OPS = (
     "kill_reopen",
     "crash_reopen",
     "failed_sync",
+    "failed_write",
     "full_disk",
 )
 Payload = tuple[str, ...]
 """The data of a submission's records: its identity."""
 
 
+BOUND = 8192
 SLOW_NS = 5_000_000
 """A time of pwrite from which it takes some twenty fast ones to be fast again."""
 
@@ -75,19 +79,21 @@ def setup_for(seed: int) -> ShardSetup:
         stepped=rng.random() < 0.5,
         slow=rng.random() < 0.4,
         pressure=rng.choice((0.0, 0.0, 0.8)),
-        min_free_bytes=rng.choice((0, 0, 8192)),
+        min_free_bytes=rng.choice((0, 0, BOUND)),
     )
 
 
 class Promise:
     """What is promised about one submission."""
 
-    __slots__ = ("durable", "finished", "lsn", "payload", "size")
+    __slots__ = ("behind", "durable", "finished", "lsn", "payload", "size")
 
     def __init__(self, payload: Payload, size: int = 0) -> None:
         self.payload = payload
         self.size = size
         self.lsn: Lsn | None = None
+        self.behind = Lsn(0, 0)
+        """Everything before it was said to be finished while this was not [S-77]."""
         self.finished = False
         self.durable = False
 
@@ -99,7 +105,9 @@ class ShardDriver(DiskDriver):
         super().__init__()
         self.setup = setup
         self.rng = random.Random(f"shard {seed}")
-        self._monitor = MonitorFs(self._fs)
+        self._writes = FaultFs(self._fs)
+        """For faults of the driver's own making, which are not those of a sweep."""
+        self._monitor = MonitorFs(self._writes)
         self._owner: InlineOwner | SteppedOwner = InlineOwner()
         self._shard: Shard | None = None
         self._run = 0
@@ -136,7 +144,8 @@ class ShardDriver(DiskDriver):
         self._crashed = not killed
         self.end()
         self._adopt(fs)
-        self._monitor = MonitorFs(fs)
+        self._writes = FaultFs(fs)
+        self._monitor = MonitorFs(self._writes)
         try:
             group = self._recover(self._monitor)
         except WalCorrupt as error:
@@ -223,12 +232,25 @@ class ShardDriver(DiskDriver):
             self.start(self._fs)
             return
         getattr(self, f"_op_{op}")()
-        if isinstance(self._owner, SteppedOwner) and self.rng.random() < 0.6:
-            for _ in range(self.rng.randrange(6)):
-                self._owner.move(self.rng)
+        if self.setup.stepped and self.rng.random() < 0.7:
+            self._move(self.rng.randrange(6))
         else:
             self._settle()
         self._note_lies()
+
+    def _move(self, steps: int) -> None:
+        """A few of the things that helpers and the owner could do now."""
+        if isinstance(self._owner, SteppedOwner):
+            for _ in range(steps):
+                self._owner.move(self.rng)
+                self._ask_done()
+
+    def _ask_done(self) -> None:
+        """How far everything is finished; what is not must then lie behind it."""
+        done = self.shard.done_pos()
+        for promise in self._current:
+            if not promise.finished:
+                promise.behind = done
 
     def _settle(self) -> None:
         """Let everything come to rest: then every accepted submission has its answer."""
@@ -281,6 +303,7 @@ class ShardDriver(DiskDriver):
             return
         if refused:
             raise Violation("a latched shard took a submission [S-78]")
+        self._move(self.rng.randrange(3))
 
     def _finished(self, promise: Promise, durable: bool, outcome: Lsn | TopicsError) -> None:
         self._note_lies()
@@ -294,6 +317,8 @@ class ShardDriver(DiskDriver):
             return
         promise.finished = True
         promise.lsn = outcome
+        if outcome < promise.behind:
+            raise Violation(f"said to be finished before {promise.behind}, and {outcome} was not [S-77]")
         self._check_current(outcome.file_no)
         if durable and not self._lied:
             self._monitor.acked(f"{DIR}/{paths.wal_file(outcome.file_no)}", outcome.offset + promise.size)
@@ -331,6 +356,12 @@ class ShardDriver(DiskDriver):
         for n in range(5):
             self._submit([self.rng.randrange(120)], durable=n % 2 == 1)
 
+    def _op_tick_behind(self) -> None:
+        """Several sectors are written while the sync of others has not begun."""
+        for durable in (True, False, True):
+            self._submit([600], durable=durable)
+            self._owner.run()
+
     def _op_wait(self) -> None:
         """Background sync: what was written is durable soon without another call [S-76]."""
         self._settle()
@@ -362,25 +393,34 @@ class ShardDriver(DiskDriver):
 
     def _op_damage(self) -> None:
         """Synced bytes in front of a sync mark or of another file's do not rot unnoticed [S-25, S-68]."""
-        self._op_sync_mark()
-        places = [promise for promise in self._current if promise.lsn is not None]
+        places = self._protect()
         quiet = self.shard.state == "ok" and not self.latched and not self._lied
         # The mark has room, and the file is not one whose first write was taken back.
         if not quiet or not places or not self.shard.log.fits(100) or not self.shard.log.position()[1]:
             return
-        promise = self.rng.choice(places)
-        assert promise.lsn is not None
-        path = f"{DIR}/{paths.wal_file(promise.lsn.file_no)}"
+        place, size = self.rng.choice(places)
+        path = f"{DIR}/{paths.wal_file(place.file_no)}"
         image = self.disk.kill_image()
-        if promise.lsn.file_no < self.shard.log.position()[0] and self.rng.random() < 0.5:
-            image.truncate_at_rest(path, promise.lsn.offset)
+        if place.file_no < self.shard.log.position()[0] and self.rng.random() < 0.5:
+            image.truncate_at_rest(path, place.offset)
         else:
-            image.flip_bit(path, promise.lsn.offset + self.rng.randrange(promise.size), self.rng.randrange(8))
+            image.flip_bit(path, place.offset + self.rng.randrange(size), self.rng.randrange(8))
         try:
             groups.read_group(image, DIR, "", self._position)
         except WalCorrupt:
             return
-        raise Violation(f"damage to synced bytes at {promise.lsn} goes unnoticed [S-65]")
+        raise Violation(f"damage to synced bytes at {place} goes unnoticed [S-65]")
+
+    def _protect(self) -> list[tuple[Lsn, int]]:
+        """Sync everything and put a mark behind it, or the next batch; what is protected by that."""
+        self._op_wait()
+        places = [(promise.lsn, promise.size) for promise in self._current if promise.lsn is not None]
+        if self.rng.random() < 0.5:
+            self._tick(30)
+        else:
+            self._submit([3], durable=False)
+            self._settle()
+        return places
 
     def _op_close_reopen(self) -> None:
         self._settle()
@@ -410,9 +450,25 @@ class ShardDriver(DiskDriver):
         self._rest()
         self._op_write_durable()
 
+    def _op_failed_write(self) -> None:
+        """A write fails half-way: what it left must not be read as submissions behind the next write [S-79]."""
+        self._settle()
+        self._writes.inject(Fault("pwrite", 1, "short", path="wal-"))
+        self._writes.inject(Fault("pwrite", 2, self.rng.choice(("ENOSPC", "ENOSPC", "EIO")), path="wal-"))
+        for _ in range(6):
+            self._submit_even()
+        self._settle()
+        self._writes.clear()
+        self._tick(1100)
+        # All of one size: what the failed write left would line up with it.
+        self._submit_even()
+
+    def _submit_even(self) -> None:
+        self._submit([60 - len(str(self._count + 1))], durable=False)
+
     def _op_full_disk(self) -> None:
         self._settle()
-        self._leave_space(self.rng.choice((0, 512, 1024)))
+        self._leave_space(self.rng.choice((0, 512, 1024, BOUND - 1024)))
         for op in (self._op_write_chain, self._op_write_large, self._op_write):
             op()
             self._settle()
@@ -522,17 +578,17 @@ _WORKLOADS: dict[str, tuple[ShardSetup, tuple[str, ...]]] = {
         _ZEROED,
         ("write_durable", "tick_of_many", "crash_reopen", "tick_of_both", "write_large", "crash_reopen"),
     ),
-    "full": (_SMALL, ("write", "full_disk", "write_durable", "wait")),
+    "full": (_SMALL, ("write", "full_disk", "write_durable", "wait", "failed_write", "write_durable")),
     "stepped": (
         ShardSetup(stepped=True),
-        ("write_durable", "tick_of_both", "write_large", "tick_of_both", "write_durable", "wait", "tick_of_many"),
+        ("write_durable", "tick_of_both", "write_large", "tick_behind", "write_durable", "wait", "tick_of_many"),
     ),
     "slow": (
         ShardSetup(stepped=True, slow=True),
         ("write_durable", "tick_of_both", "tick_of_many", "write_large", "sync_mark", "tick_of_both", "close_reopen"),
     ),
     "pressed": (
-        ShardSetup(slow=True, pressure=0.8, min_free_bytes=8192),
+        ShardSetup(slow=True, pressure=0.8, min_free_bytes=BOUND),
         ("write_durable", "tick_of_both", "full_disk", "tick_of_both", "write_large", "damage"),
     ),
 }

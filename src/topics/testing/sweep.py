@@ -48,11 +48,15 @@ def _style(rng: random.Random) -> Style:
     return "random" if rng.random() < 0.55 else rng.choice(STYLES)
 
 
-def crash_run(subject: Subject, seed: int, epochs: int) -> int:
-    """One seeded life; the number of survivors judged. Raises `Violation`."""
+def crash_run(subject: Subject, seed: int, epochs: int, *, every_call: bool = True) -> int:
+    """One seeded life; the number of survivors judged, at every disk call or behind every operation only.
+
+    Raises `Violation`.
+    """
     rng = random.Random(f"crash {seed}")
     driver = subject.driver(seed)
     forks = Forks(driver, rng)
+    forks.on = every_call
     disk = SimFs(seed)
     where = ""
     try:

@@ -92,6 +92,8 @@ def discover(fs: Fs, dir: str, store: SnapshotStore) -> Found:
     topics_dir = f"{dir}/{paths.TOPICS_DIR}"
     for one in (meta, wal_dir, topics_dir):
         ensure_dir(fs, one)
+    # What a killed process renamed or unlinked there may not be durable: it is before anything is built on it.
+    fs.sync_dir(meta)
     keys = _groups(fs, wal_dir)
     numbers = store.numbers()
     fresh = not numbers and not any(_wal_numbers(fs, group_dir(wal_dir, key)) for key in keys)

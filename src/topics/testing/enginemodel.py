@@ -8,8 +8,8 @@
 All frames of a topic lie in one log in order, so a restart must show the state after some *prefix* of its events:
 
     how     at least                        beyond that
-    close   everything acknowledged         nothing
-    kill    everything acknowledged         events whose outcome is open, whole
+    close   everything acknowledged         events whose outcome is open, whole
+    kill    the same                        the same
     crash   everything durable (`base`)     any further events in order; a `disk` topic may then continue behind a hole
                                             run of reason `crash` that covers every acknowledged seq [DUR-4, A-2]
 
@@ -361,6 +361,8 @@ class Topic:
         """The caller was told that it happened; then open ones before it did not (they were taken back)."""
         event.acked = True
         if self._in_log(event):
+            # A delete may be in the log and have failed behind it, where its records could not be looked up.
+            self.soft.update(*(other.seqs for other in self.events if not other.acked and isinstance(other, Change)))
             self.events = [other for other in self.events if other.acked]
         elif isinstance(event, Change):
             self.soft |= event.seqs
@@ -419,7 +421,7 @@ class Topic:
             if how == "crash" or count == len(acked):
                 yield state.copy(), acked[count:]
         for event in self.events:
-            if not event.acked and how != "close":
+            if not event.acked:
                 further = state.copy()
                 further.apply(event)
                 yield further, []

@@ -67,7 +67,7 @@ class _Job:
         self.runs = list(index.tail.runs(self.before + 1, self.upper))
         self.gaps = index.tail.dead_runs(self.first, self.upper, index.segments.limits.max_run + 1)
         self.nbytes = index.tail.nbytes
-        self.settles = len(topic.deletes)
+        self.settles = len(topic.needed)
         """Delete frames that the cycle makes unnecessary."""
         if any(one.busy and len(one.pending) for one in index.segments.segments):
             self.settles = 0
@@ -79,6 +79,8 @@ class _Job:
 
     def write(self, fs: Fs, dir: str, wal: WalReader) -> None:
         """Steps 2 to 4, on the I/O lane; an error is kept for the owner."""
+        if self.error is not None:
+            return
         try:
             ensure_dir(fs, dir)
             self.cycle.prepare()
@@ -172,7 +174,7 @@ class _Job:
         index.checkpointed(self.upper)
         if len(late):
             index.segments.mark_deleted(late)
-        del topic.deletes[: self.settles]
+        del topic.needed[: self.settles]
         topic.claim = self.cycle.claim()
         topic.checkpointing = False
         topic.forget_ahead()
@@ -268,10 +270,13 @@ class Checkpointer:
         def written(error: BaseException | None) -> None:
             self._mark(jobs, partial(self._marked, jobs, result, snapshot or full, not final, finish))
 
-        if jobs:
-            core.owner.aside("files", write, written)
-        else:
-            written(None)
+        def synced() -> None:
+            if jobs:
+                core.owner.aside("files", write, written)
+            else:
+                written(None)
+
+        self._sync_deletes(jobs, synced)
 
     def _capture(self, full: bool) -> list[_Job]:
         """Step 1: the topics of this run and what each of them has now."""
@@ -296,6 +301,39 @@ class Checkpointer:
                 log.error("topic %r is left out of this checkpoint: %s", topic.name, error)
         return jobs
 
+    def _sync_deletes(self, jobs: list[_Job], then: Callable[[], None]) -> None:
+        """Delete frames are synced before a flag of theirs is written: no flag outlives its frame.
+
+        A power loss that kept a flag and took the frame would leave a record that is neither there nor deleted.
+        """
+        core = self._core
+        assert core.wal is not None
+        shards: dict[str, Shard] = {}
+        for job in jobs:
+            shard = core.wal.of(job.topic.id)
+            if any(lsn.group == shard.key and lsn[1:] >= shard.log.synced() for lsn in job.topic.needed):
+                shards[shard.key] = shard
+        left = len(shards)
+
+        def logged(shard: Shard, outcome: object) -> None:
+            nonlocal left
+            left -= 1
+            if isinstance(outcome, TopicsError):
+                for job in jobs:
+                    if core.wal is not None and core.wal.of(job.topic.id) is shard:
+                        job.error = outcome
+            if not left:
+                then()
+
+        for shard in shards.values():
+            frames, count = self._chain([])
+            try:
+                core.submit_to(shard, frames, count, partial(logged, shard), durable=True)
+            except TopicsError as error:
+                logged(shard, error)
+        if not shards:
+            then()
+
     def _durable_floor(self, topic: Topic) -> int:
         """Everything below it is dead for good, by a synced mark or EvictWatermark [S-133]."""
         return max((*topic.marked[1:], topic.ttl_floor) if topic.marked else (topic.ttl_floor,))
@@ -308,11 +346,11 @@ class Checkpointer:
             return False
         tail = index.tail
         active = segments.active
-        if not tail.records and not topic.deletes and not segments.has_pending and active is None:
+        if not tail.records and not topic.needed and not segments.has_pending and active is None:
             core.unsealed.discard(topic.id)
             return False
         if full:
-            return bool(tail.records or topic.deletes or segments.has_pending or segments.reader.damaged)
+            return bool(tail.records or topic.needed or segments.has_pending or segments.reader.damaged)
         if tail.records >= min(config.checkpoint_records, config.segment_max_events):
             return True
         if tail.nbytes >= min(config.checkpoint_bytes, config.segment_max_bytes):
@@ -330,7 +368,7 @@ class Checkpointer:
             file = core.wal.files.file(unpack(location)[0])
             if core.wal.active_file(file.group) - file.file_no >= retain:
                 return True
-        return any(core.wal.active_file(lsn.group) - lsn.file_no >= retain for lsn in topic.deletes)
+        return any(core.wal.active_file(lsn.group) - lsn.file_no >= retain for lsn in topic.needed)
 
     def _is_aged(self, topic: Topic, now: int) -> bool:
         age = self._core.config.segment_max_age_ms

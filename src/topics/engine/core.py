@@ -274,7 +274,7 @@ class Core:
         for topic in self.topics.values():
             if topic.index.tail.records:
                 yield from map(place, topic.index.tail.oldest_locations().values())
-            yield from topic.deletes
+            yield from topic.needed
         yield from self.removing.values()
 
 

@@ -36,7 +36,7 @@ from topics.storage.descriptor import Claim
 from topics.storage.discover import Found, FoundFile, read_file
 from topics.storage.rebuild import NO_CLAIM, Opened, open_segments
 from topics.storage.reindex import Range, live_of
-from topics.storage.tail import Tail, entries_from_frames
+from topics.storage.tail import NOWHERE, Tail, entries_from_frames
 from topics.storage.walread import Place
 
 log = logging.getLogger("topics.engine")
@@ -281,8 +281,6 @@ class Recovery:
                 "gap; `topics doctor --salvage` is the way on"
             )
         self._decide(topic, first, seq - 1, DAMAGE if topic.told else SILENT)
-        # More follows it, so it cannot wait.
-        topic.apply_gap(control.Gap(first=first, last=seq - 1, reason=self.decided[-1].reason), 0)
 
     def _refill(self, known: _Found, rows: npt.NDArray[np.void], last: int, reference: int) -> None:
         """Records that segments miss and the log still has [S-250]."""
@@ -491,8 +489,9 @@ class Recovery:
         return ceiling if (failed if group is None else group in failed) else 0
 
     def _decide(self, topic: Topic, first: int, last: int, reason: int) -> None:
-        """A gap; it is applied when it is logged."""
+        """A gap: true from now on, and to be logged before anything else of this run."""
         self.decided.append(Decided(topic, first, last, reason))
+        topic.apply_gap(control.Gap(first=first, last=last, reason=reason), NOWHERE)
         if reason in (DAMAGE, CRASH):
             self._forget_names(topic.id, first, last)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from topics.codec import control, frame
 from topics.engine.core import Core
 from topics.engine.recover import Decided
+from topics.engine.topic import Lsn
 from topics.errors import TopicsError, WalFull
 from topics.storage.lockfile import StoreLock
 from topics.storage.shard import Lsn as ShardLsn
@@ -83,8 +84,7 @@ class ReadyMark:
                 self._one_done(outcome)
                 return
             self._decided.remove(one)
-            assert core.wal is not None
-            topic.apply_gap(body, core.wal.location(shard.key, *outcome))
+            topic.needed.append(Lsn(shard.key, *outcome))
             core.touch(topic)
             core.unmarked.add(shard.key)
             core.logged = True

@@ -124,8 +124,8 @@ class Topic:
         self.tickets: deque[Ticket] = deque()
         self.classes: list[Durability] = []
         """Classes of configurations that are staged [CFG-10]."""
-        self.deletes: list[Lsn] = []
-        """Delete frames whose marks are not yet durable [S-192]."""
+        self.needed: list[Lsn] = []
+        """Delete and Gap frames that the next checkpoint of the topic makes unnecessary [S-192]."""
         self.retry: list[SeqArray] = []
         """Marks that an I/O error kept from being set."""
         self.last_write_ms: int | None = None
@@ -216,14 +216,15 @@ class Topic:
             assert not isinstance(entry.locations, np.ndarray)
             self.index.extend_in_memory(entry.first, bytes(entry.entries), entry.locations, tags, entry.frames)
         else:
-            assert entry.first == self.index.tail.end + 1, "the log has no gap that is not a Gap"
+            tail = self.index.tail
+            assert entry.first == tail.end + 1, "the log has no gap that is not a Gap"
+            before = tail.nbytes
             self.index.extend(bytes(entry.entries), entry.locations, entry.tags)
+            self._totals.tail_records += len(entry.locations)
+            self._totals.tail_bytes += tail.nbytes - before
         last = entry.first + len(entry.locations) - 1
         if not self.recovering:
             self._add(len(entry.locations), entry.accounted)
-        if entry.frames is None:
-            self._totals.tail_records += len(entry.locations)
-            self._totals.tail_bytes += entry.accounted
         self.last_ts = max(self.last_ts, entry.ts)
         self.head = max(self.head, last)
         self.next_seq = max(self.next_seq, last + 1)
@@ -249,7 +250,7 @@ class Topic:
         if entry.delete_number is not None:
             self.delete_number = max(self.delete_number, entry.delete_number)
         if at is not None:
-            self.deletes.append(at)
+            self.needed.append(at)
         if entry.seqs is None and entry.match is None:
             assert entry.before_seq is not None
             assert entry.bound is not None

@@ -193,7 +193,7 @@ class _GroupPlan:
         self._dir = dir
         self._position = position
         self._numbers = numbers_in(fs, dir)
-        self._content = [n for n in self._numbers if n >= position[0] and _has_content(fs, self._path(n))]
+        self._content = [n for n in self._numbers if n >= position[0] and has_content(fs, self._path(n))]
         self._current = groups.read_current(fs, dir)
 
     def pointers(self) -> list[Pointer]:
@@ -460,7 +460,8 @@ def _apply(fs: Fs, patch: Patch) -> None:
     fs.sync_dir(patch.dir)
 
 
-def _has_content(fs: Fs, path: str) -> bool:
+def has_content(fs: Fs, path: str) -> bool:
+    """Whether any byte of a file is not zero."""
     return any(piece.strip(b"\0") for piece in _pieces(fs, path))
 
 

@@ -131,22 +131,27 @@ class StoreView:
         """The folder of the cold tier; `ColdUnavailable` if there is none here, or it is another store's [S-346]."""
         header = self.header
         root = self._cold if self._cold is not None else header.cold if header is not None else None
-        if root is None:
-            raise ColdUnavailable("a segment is in the cold tier and the snapshot names none")
-        root = root.removeprefix("file://")
-        if "://" in root:
-            raise ColdUnavailable(f"the cold tier {root} is not a folder")
-        raw = _read(self.fs, f"{root}/{paths.COLD_STORE_FILE}")
-        if raw is None:
-            raise ColdUnavailable(f"{root} has no {paths.COLD_STORE_FILE}: not mounted?")
-        if header is not None and raw.decode("ascii", "replace").strip() != header.store:
-            raise ColdUnavailable(f"{root} belongs to another store")
-        return root
+        return cold_folder(self.fs, root, None if header is None else header.store)
 
     def _load(self) -> Snapshot | None:
         raw = _read(self.fs, f"{self.path}/{paths.META_DIR}/{paths.STORE_FILE}")
         store = None if raw is None else raw.decode("ascii", "replace").strip()
         return SnapshotStore(self.fs, f"{self.path}/{paths.META_DIR}").load(store)
+
+
+def cold_folder(fs: Fs, root: str | None, store: str | None) -> str:
+    """The folder that a cold root names; `ColdUnavailable` if it is none, or another store's [S-346]."""
+    if root is None:
+        raise ColdUnavailable("a segment is in the cold tier and the snapshot names none")
+    folder = root.removeprefix("file://")
+    if "://" in folder:
+        raise ColdUnavailable(f"the cold tier {folder} is not a folder")
+    raw = _read(fs, f"{folder}/{paths.COLD_STORE_FILE}")
+    if raw is None:
+        raise ColdUnavailable(f"{folder} has no {paths.COLD_STORE_FILE}: not mounted?")
+    if store is not None and raw.decode("ascii", "replace").strip() != store:
+        raise ColdUnavailable(f"{folder} belongs to another store")
+    return folder
 
 
 class _Pair(NamedTuple):
@@ -436,7 +441,7 @@ class _Scan:
                 yield self._empty(first, end - 1)
             return
         low = first
-        for chunk in _chunks(entries, at):
+        for chunk in chunks(entries, at):
             last = first + int(chunk[-1]) if chunk[-1] != at[-1] else end - 1
             yield from self._chunk(
                 pair.file, low, last, entries[chunk], chunk.astype(np.uint64) + np.uint64(first), open_ended
@@ -517,7 +522,7 @@ def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
         yield start, end, int(values[start])
 
 
-def _chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+def chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     """The positions `at` in stretches that one read fetches."""
     if not len(at):
         return

@@ -40,7 +40,7 @@ CODES: dict[str, Code] = {
         "check the disk; the next start tells readers of a gap where there is one",
     ),
     "store_id_missing": Code("warning", "the newest snapshot has the store's id too", _START),
-    "store_id_bad": Code("error", "snapshots cannot be told from those of another store", _RESTORE),
+    "store_id_bad": Code("error", "no snapshot tells whose store it is: it refuses to start", _RESTORE),
     "stray": Code("note", "not a file of the store; it is never touched", _NOTHING),
     "leftover": Code("note", "a write was cut short before it counted", _START),
     "salvaged_copy": Code("note", "the original of a file that salvage changed", "keep it until all is well"),

@@ -25,10 +25,9 @@ from topics.storage.descriptor import Claim
 from topics.storage.findings import Area, Collector, Finding, Severity, worst_of
 from topics.storage.inspect_topic import Expected, check_topic
 from topics.storage.inspect_wal import Logged, check_groups, note_other, read_if_there
-from topics.storage.view import ColdUnavailable, cold_folder
+from topics.storage.view import ColdUnavailable, cold_folder, read_store_id
 
 _STORE_DIRS = (paths.META_DIR, paths.WAL_DIR, paths.TOPICS_DIR)
-_HEX = frozenset("0123456789abcdef")
 
 
 class NotAStore(CallerError):
@@ -144,7 +143,7 @@ class _Examination:
         meta = f"{self._path}/{paths.META_DIR}"
         inside = sorted(self._fs.listdir(meta)) if paths.META_DIR in names else []
         numbers = sorted((n for name in inside if (n := paths.parse_snapshot(name)) is not None), reverse=True)
-        self._store = self._store_id(found, inside, bool(numbers))
+        self._store = self._store_id(found, bool(numbers))
         refused = [(n, self._snapshot(found, n)) for n in numbers]
         for n, why in refused:
             if why:
@@ -163,19 +162,17 @@ class _Examination:
             found.records = len(self._valid[0].topics)
         return found.area()
 
-    def _store_id(self, found: Collector, inside: list[str], snapshots: bool) -> str | None:
+    def _store_id(self, found: Collector, snapshots: bool) -> str | None:
         where = f"{paths.META_DIR}/{paths.STORE_FILE}"
         raw = read_if_there(self._fs, f"{self._path}/{where}")
-        if raw is None:
-            if snapshots:
-                found.add("store_id_missing", where)
-            return None
-        found.file(len(raw))
-        text = raw.decode("ascii", "replace")
-        if len(text) != 33 or text[-1] != "\n" or not _HEX.issuperset(text[:-1]):
+        if raw is not None:
+            found.file(len(raw))
+        store = read_store_id(self._fs, self._path)
+        if store is None and snapshots:
+            found.add("store_id_missing", where, "is missing" if raw is None else "is not 32 hex digits and a line end")
+        elif store is None and raw is not None:
             found.add("store_id_bad", where, "is not 32 hex digits and a line end")
-            return None
-        return text[:-1]
+        return store
 
     def _snapshot(self, found: Collector, number: int) -> str:
         """Decode one snapshot; empty if it can be used, else why not."""

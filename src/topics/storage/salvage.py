@@ -38,6 +38,7 @@ from topics.errors import MetadataLost, UnsupportedFormat, WalCorrupt
 from topics.fs import File, Fs, close_quietly, ensure_dir, pread_all, pread_exact, pwrite_all
 from topics.storage import group as groups
 from topics.storage.snapshot import SnapshotStore
+from topics.storage.view import read_store_id
 
 MISSING_MAX: Final = 1000
 """Missing files of a group that are made up for; more than that is a stray file with a high number."""
@@ -131,9 +132,7 @@ def load_snapshot(fs: Fs, path: str) -> Snapshot | None:
     meta = f"{path}/{paths.META_DIR}"
     if not fs.exists(meta):
         return None
-    store = f"{meta}/{paths.STORE_FILE}"
-    store_id = _read(fs, store).decode("ascii", "replace").strip() if fs.exists(store) else None
-    return SnapshotStore(fs, meta).load(store_id)
+    return SnapshotStore(fs, meta).load(read_store_id(fs, path))
 
 
 def group_dirs(fs: Fs, path: str, snapshot: Snapshot | None) -> list[tuple[str, str]]:

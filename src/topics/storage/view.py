@@ -44,6 +44,7 @@ BATCH_BYTES: Final = 4 << 20
 """Bytes of `.data` that one batch spans, unless a single frame is larger."""
 SPACE_BYTES: Final = 256 << 10
 """Dead bytes between two records that end a batch: they are not worth reading."""
+_HEX: Final = frozenset("0123456789abcdef")
 DROPPED: Final = 0
 """Reason of a `Gap` before the first segment: dropped since the snapshot, as far as can be told."""
 
@@ -134,9 +135,14 @@ class StoreView:
         return cold_folder(self.fs, root, None if header is None else header.store)
 
     def _load(self) -> Snapshot | None:
-        raw = _read(self.fs, f"{self.path}/{paths.META_DIR}/{paths.STORE_FILE}")
-        store = None if raw is None else raw.decode("ascii", "replace").strip()
-        return SnapshotStore(self.fs, f"{self.path}/{paths.META_DIR}").load(store)
+        return SnapshotStore(self.fs, f"{self.path}/{paths.META_DIR}").load(read_store_id(self.fs, self.path))
+
+
+def read_store_id(fs: Fs, path: str) -> str | None:
+    """The id in `meta/STORE`; None where it is missing or damaged: a snapshot has it too (06 §14 step 1)."""
+    raw = _read(fs, f"{path}/{paths.META_DIR}/{paths.STORE_FILE}")
+    text = (raw or b"").decode("ascii", "replace")
+    return text[:-1] if len(text) == 33 and text[-1] == "\n" and _HEX.issuperset(text[:-1]) else None
 
 
 def cold_folder(fs: Fs, root: str | None, store: str | None) -> str:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from topics import paths, settings
 from topics.cli.progress import Progress
@@ -24,7 +25,10 @@ from topics.cli.wal_survey import counted, holder, read_whole
 from topics.fs import Fs, OsFs
 from topics.storage.findings import Area, Finding
 from topics.storage.inspect import Report, inspect
-from topics.storage.salvage import Plan, Salvaged, plan_salvage
+from topics.storage.salvage import Plan, plan_salvage
+
+if TYPE_CHECKING:
+    from topics.engine.salvage import Outcome
 
 TOPICS_SHOWN = 20
 """Rows of topics without a finding; the rest is one line."""
@@ -96,11 +100,12 @@ def _salvage(fs: Fs, path: str, args: argparse.Namespace) -> int:
         done = plan_object(outcome.plan) | {
             "copies": list(outcome.done.copies),
             "padded_bytes": outcome.done.padded,
-            "skipped_topics": {str(id): frames for id, frames in outcome.skipped.items()},
+            "gaps": [gap._asdict() for gap in outcome.lost.gaps],
+            "skipped_topics": {str(id): frames for id, frames in outcome.lost.skipped.items()},
         }
         print(json.dumps({"ok": report.ok, "dir": path, "salvage": done, "report": report_object(report)}))
     else:
-        show_salvage(outcome.plan, outcome.done, outcome.skipped)
+        show_salvage(outcome)
         show_report(report, quiet=args.quiet)
     return 0 if report.ok else 1
 
@@ -230,8 +235,9 @@ def _conclusion(findings: Iterable[Finding]) -> str:
     return told if counts[0][1] else f"ok ({told})" if told else "ok"
 
 
-def show_salvage(plan: Plan, done: Salvaged, skipped: Mapping[int, int]) -> None:
-    """What was changed, for people."""
+def show_salvage(outcome: Outcome) -> None:
+    """What was changed and what is lost, for people."""
+    plan, done, lost = outcome
     if plan.is_empty:
         print(f"{plan.path}: nothing in the log had to be mended")
     else:
@@ -239,8 +245,11 @@ def show_salvage(plan: Plan, done: Salvaged, skipped: Mapping[int, int]) -> None
         _show_plan(plan)
         for copy in done.copies:
             print(f"  kept: {_printable(os.path.relpath(copy, plan.path))}")
-        print("Records in these ranges are told to readers as gaps; deletes and configurations in them may be missing.")
-    for id, frames in skipped.items():
+        print("Deletes and configurations in these ranges may be missing.")
+    for gap in lost.gaps:
+        seqs = f"seq {gap.first}" if gap.first == gap.last else f"seqs {gap.first} to {gap.last}"
+        print(f"  {_printable(gap.topic)}: {seqs} lost{', told to readers' if gap.reason else ''}")
+    for id, frames in lost.skipped.items():
         print(f"  topic {id}: {counted(frames, 'frame')} skipped, because its creation was lost")
     print()
 

@@ -12,25 +12,20 @@ caller's thread.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from topics import paths
-from topics.errors import TimingError
-from topics.fs import Fs, OsFs, close_quietly
+from topics.engine.engine import Engine, RecoveryReport
+from topics.fs import Fs, OsFs
 from topics.settings import Settings
+from topics.storage.lockfile import StoreLock
 from topics.storage.salvage import Plan, Salvaged, pad, plan_salvage
-
-
-class StoreInUse(TimingError):
-    """Another process holds the lock of the data directory [S-11]."""
-
-    code = "data_dir_in_use"
 
 
 class Recovered(Protocol):
     """What salvage needs of an engine."""
+
+    recovered: RecoveryReport
 
     def checkpoint(self, full: bool = False) -> object: ...
 
@@ -42,8 +37,7 @@ class Outcome(NamedTuple):
 
     plan: Plan
     done: Salvaged
-    skipped: Mapping[int, int]
-    """Frames of topics whose creation was lost, by topic id."""
+    lost: RecoveryReport
 
 
 def salvage(
@@ -54,34 +48,22 @@ def salvage(
     open_engine: Callable[[Fs, str], Recovered] | None = None,
     looked: Callable[[int], None] = lambda size: None,
 ) -> Outcome:
-    """Salvage the store at `path`; the refusals of `plan_salvage` change nothing."""
+    """Salvage the store at `path`; `DataDirInUse` and the refusals of `plan_salvage` change nothing."""
     opened = _engine(config) if open_engine is None else open_engine
-    try:
-        lock = fs.lock(f"{path}/{paths.LOCK_FILE}")
-    except BlockingIOError:
-        raise StoreInUse(f"the data directory {path} is in use by another process") from None
+    lock = StoreLock(fs, path, "", 0)
     try:
         plan = plan_salvage(fs, path, looked)
         done = pad(fs, plan, looked)
     finally:
-        close_quietly(lock)
+        lock.release()
     engine = opened(fs, path)
     try:
         engine.checkpoint(full=True)
     finally:
         engine.close()
-    skipped: Mapping[int, int] = getattr(engine, "skipped", None) or {}
-    return Outcome(plan, done, dict(skipped))
+    return Outcome(plan, done, engine.recovered)
 
 
 def _engine(config: Settings | None) -> Callable[[Fs, str], Recovered]:
-    """How the engine itself is opened; looked up first, so that its absence changes nothing."""
-    engine: Any = importlib.import_module("topics.engine.engine").Engine
-
-    def opened(fs: Fs, path: str) -> Recovered:
-        # On the real disk the engine makes its own `Fs`, and takes the machine's boot id with it.
-        where = {} if isinstance(fs, OsFs) else {"fs": fs}
-        made: Recovered = engine.open(path, config, salvage=True, **where)
-        return made
-
-    return opened
+    """How the engine itself is opened. On the real disk it makes its own `Fs`, and asks for the machine's boot id."""
+    return lambda fs, path: Engine.open(path, config, fs=None if isinstance(fs, OsFs) else fs, salvage=True)

@@ -17,6 +17,7 @@ from topics.cli import doctor
 from topics.cli import main as cli
 from topics.codec.snapshot import WalRow
 from topics.engine import salvage as engine_salvage
+from topics.engine.engine import RecoveryReport, ToldGap
 from topics.fs import Fs, OsFs
 
 
@@ -205,7 +206,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.skipped = {9: 3}
+        self.recovered = RecoveryReport((ToldGap("orders", 2, 2, 2), ToldGap("notes", 4, 9, 0)), {9: 3})
 
     def checkpoint(self, full: bool = False) -> None:
         self.calls.append(f"checkpoint {full}")
@@ -242,7 +243,9 @@ def test_salvage_copies_pads_recovers_and_examines(topics: Run, broken: Path, en
     assert engine.calls == ["open", "checkpoint True", "close"]
     assert "wal/wal-0000000000000001.log: bad at" in result.out
     assert "kept: wal/wal-0000000000000001.log.salvaged" in result.out
-    assert "deletes and configurations in them may be missing" in result.out
+    assert "Deletes and configurations in these ranges may be missing" in result.out
+    assert "orders: seq 2 lost, told to readers\n" in result.out
+    assert "notes: seqs 4 to 9 lost\n" in result.out
     assert "topic 9: 3 frames skipped" in result.out
     assert (broken / "wal/wal-0000000000000001.log.salvaged").read_bytes() == DAMAGED
     assert len((broken / "wal/wal-0000000000000001.log").read_bytes()) == len(ONE)
@@ -254,6 +257,7 @@ def test_salvage_under_json_is_one_object(topics: Run, broken: Path, engine: Fak
     assert result["ok"] is True
     assert result["salvage"]["files"][0]["file"] == "wal/wal-0000000000000001.log"
     assert result["salvage"]["skipped_topics"] == {"9": 3}
+    assert result["salvage"]["gaps"][0] == {"topic": "orders", "first": 2, "last": 2, "reason": 2}
     assert result["report"]["ok"] is True
 
 

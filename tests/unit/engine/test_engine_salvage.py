@@ -10,17 +10,16 @@ import pytest
 
 from topics import paths
 from topics.codec import control, frame
-from topics.engine.salvage import Outcome, StoreInUse, salvage
-from topics.errors import WalCorrupt
+from topics.engine.config import EngineConfig
+from topics.engine.engine import Engine, ToldGap
+from topics.engine.salvage import Outcome, salvage
+from topics.errors import DataDirInUse, WalCorrupt
 from topics.fs import Fs
 from topics.storage.inspect import inspect
 from topics.storage.salvage import plan_salvage
 from topics.storage.view import Batch, StoreView
 from topics.testing import ManualClock, PowerLoss, SimFs
 from topics.testing.simfs import STYLES
-
-engines: Any = pytest.importorskip("topics.engine.engine", reason="the engine is not part of this tree")
-configs: Any = pytest.importorskip("topics.engine.config", reason="the engine is not part of this tree")
 
 PATH = "store"
 OPTIONS: dict[str, Any] = {
@@ -30,8 +29,8 @@ OPTIONS: dict[str, Any] = {
 
 
 def opened(fs: Fs, path: str = PATH, *, mending: bool = False, clock: ManualClock | None = None, **more: Any) -> Any:
-    config = configs.EngineConfig(**(OPTIONS | more))
-    return engines.Engine.open(path, config, clock=clock or ManualClock(), fs=fs, boot_id="boot", salvage=mending)
+    config = EngineConfig(**(OPTIONS | more))
+    return Engine.open(path, config, clock=clock or ManualClock(), fs=fs, boot_id="boot", salvage=mending)
 
 
 def salvaged(disk: SimFs, **more: Any) -> Outcome:
@@ -98,6 +97,7 @@ def test_a_damaged_record_is_told_and_everything_else_is_read() -> None:
         opened(disk)
     outcome = salvaged(disk)
     assert [patch.path for patch in outcome.plan.patches] == [path]
+    assert outcome.lost.gaps == (ToldGap("orders", seq, seq, 2),)
     engine = opened(disk)
     assert seen(engine) == ([one for one in range(1, 181) if one != seq], [(seq, seq, "corrupt")])
     assert seen(engine, "bills") == (list(range(1, 21)), [])
@@ -136,6 +136,34 @@ def test_a_missing_log_file_costs_what_was_in_it() -> None:
     assert gaps == [(inside[0], inside[-1], "corrupt")]
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_lost_wal_directory_is_refused_and_salvaged(shards: int) -> None:
+    """S-211, S-66, R-1: what followed the snapshot in it is gone; a start must not pass over that in silence."""
+    disk = SimFs(5)
+    engine = opened(disk, wal_shards=shards)
+    names = [f"t{n}" for n in range(6)]
+    for name in names:
+        engine.put_topic(name, {"durability": "fsync"})
+        write(engine, 10, name)
+    engine.checkpoint(full=True)
+    for name in names:
+        write(engine, 10, name)
+    killed = disk.kill_image()
+    group = f"{PATH}/wal/shard-01/" if shards > 1 else f"{PATH}/wal/"
+    for path in [path for path in killed.files() if path.startswith(group)]:
+        killed.remove(path)
+    killed.rmdir(group.rstrip("/"))
+    assert "wal_missing" in {one.code for one in inspect(killed, PATH).findings if one.severity == "error"}
+    before = {path: data for path, data in killed.files().items() if not path.endswith(".topics.lock")}
+    with pytest.raises(WalCorrupt, match="is missing"):
+        opened(killed, wal_shards=shards)
+    assert {path: data for path, data in killed.files().items() if not path.endswith(".topics.lock")} == before
+    salvaged(killed, wal_shards=shards)
+    engine = opened(killed, wal_shards=shards)
+    heads = {engine.state(name).head_seq for name in names}
+    assert heads == ({10} if shards == 1 else {10, 20})
+
+
 def test_frames_of_a_topic_whose_creation_was_lost_are_skipped() -> None:
     """S-66: the others are whole; the lost topic's name is free again."""
     disk = killed_store()
@@ -143,10 +171,13 @@ def test_frames_of_a_topic_whose_creation_was_lost_are_skipped() -> None:
     disk.set_byte(path, offset + 60, 0)
     with pytest.raises(WalCorrupt):
         opened(disk)
-    salvaged(disk)
+    assert salvaged(disk).lost.skipped == {2: 20}
     engine = opened(disk)
     assert seen(engine) == (list(range(1, 181)), [])
-    assert [topic.topic for topic in map(engine.state, ["orders"])] == ["orders"]
+    assert list(engine.topics()) == ["orders"]
+    engine.put_topic("bills", {"durability": "fsync"})
+    engine.checkpoint(full=True)
+    assert [topic.id for topic in StoreView(disk, PATH).topics()] == [1, 3], "ids are never reused [S-276]"
 
 
 def test_a_salvage_that_ends_after_the_padding_is_finished_by_the_next() -> None:
@@ -171,7 +202,7 @@ def test_a_store_in_use_is_not_salvaged() -> None:
     """S-11, S-66: salvage takes the lock."""
     disk = SimFs(5)
     engine = opened(disk)
-    with pytest.raises(StoreInUse):
+    with pytest.raises(DataDirInUse):
         salvaged(disk)
     engine.close()
     salvaged(disk)

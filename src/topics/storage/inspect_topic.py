@@ -165,7 +165,7 @@ class _Topic:
     def _sealed(self, first: int, present: Present, behind: int) -> None:
         found, files, where = self._found, self._files, self._where(first, "idx")
         row = self._expected.rows.get(first)
-        n = row.count if row is not None else behind - first
+        n = row.count if row is not None and row.flags & snapshot.SEALED else behind - first
         raw = files.read(files.path(first, "idx"))
         if raw is None:
             found.add("idx_damaged", where, "is missing")
@@ -182,6 +182,9 @@ class _Topic:
             return
         if footer is None and row is not None and row.flags & snapshot.SEALED:
             self._unbelieved(first, present, n, raw, "the footer of a sealed segment is gone")
+            return
+        if footer is None and len(raw) // codec.ENTRY_BYTES < n:
+            self._unbelieved(first, present, n, raw, "ends early")
             return
         if footer is None:
             found.add("unsealed", where)
@@ -244,7 +247,7 @@ class _Topic:
             return
         try:
             frames = _Frames(self._files, self._found, first, self._where(first, "data", generation))
-            frames.check(file, entries, live)
+            frames.check(file, entries, live, self._in_log(live, first))
             size = file.size()
         finally:
             close_quietly(file)
@@ -276,7 +279,8 @@ class _Topic:
             if not live.any():
                 return None  # a dead stub [S-274]
         if footer is None or footer.magic != codec.COLD:
-            found.add("data_missing", where, _seqs(live, first))
+            code = "segment_refillable" if self._in_log(live, first) else "data_missing"
+            found.add(code, where, _seqs(live, first))
             return None
         if self._expected.cold is None:
             found.add("cold_unchecked", where, f"{int(live.sum())} records")
@@ -286,6 +290,10 @@ class _Topic:
         except FileNotFoundError:
             found.add("cold_missing", where, _seqs(live, first))
             return None
+
+    def _in_log(self, live: npt.NDArray[np.bool_], first: int) -> bool:
+        """Whether the log still has every live record of a segment that is lost as a whole [S-250]."""
+        return all(map(self._expected.in_log, ranges_of(np.flatnonzero(live), first)))
 
     def _tags(self, first: int, n: int, present: Present, expected: dict[bytes, array[int]]) -> None:
         """The sidecar against the tags of the frames; it may list more: tags that a rewrite erased."""
@@ -341,7 +349,8 @@ class _Frames:
         self.tags: dict[bytes, array[int]] = {}
         """Of the frames that verify."""
 
-    def check(self, file: File, entries: Entries, live: npt.NDArray[np.bool_]) -> None:
+    def check(self, file: File, entries: Entries, live: npt.NDArray[np.bool_], in_log: bool) -> None:
+        """`in_log` says that the log has all live records: should not one frame verify, they are refilled from it."""
         n = len(entries)
         bad, wrong, unmarked, undone, odd = (np.zeros(n, np.bool_) for _ in range(5))
         for at in chunks(entries, np.flatnonzero(entries["len"])):
@@ -360,8 +369,9 @@ class _Frames:
             undone[good] = (witness == 0) & marked
             odd[good] = (witness != 0) & (witness != codec.DELETE_BYTE)
             self._learn_tags(data, rows)
+        lost = "segment_refillable" if in_log and bad[entries["len"] != 0].all() else "frame_damaged"
         told = (
-            ("frame_damaged", bad & live), ("dead_frame_damaged", bad & ~live), ("entry_wrong", wrong),
+            (lost, bad & live), ("dead_frame_damaged", bad & ~live), ("entry_wrong", wrong),
             ("delete_mismatch", unmarked), ("delete_undone", undone), ("delete_byte_odd", odd),
         )  # fmt: skip
         for code, which in told:

@@ -13,7 +13,7 @@ from topics.codec import control, frame
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine, ToldGap
 from topics.engine.salvage import Outcome, salvage
-from topics.errors import DataDirInUse, WalCorrupt
+from topics.errors import DataDirInUse, MetadataLost, WalCorrupt
 from topics.fs import Fs
 from topics.storage.inspect import inspect
 from topics.storage.salvage import plan_salvage
@@ -266,3 +266,40 @@ def test_what_an_engine_leaves_behind_is_healthy_and_reads_the_same_from_outside
     assert report.clean
     assert not [one for one in report.findings if one.severity != "note"]
     assert outside(disk) == seen(opened(disk))[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_doctor_foretells_what_a_start_makes_of_damage(seed: int) -> None:
+    """R-3, R-5: a refusal is an error; so is every record that is not served; a warning costs no record."""
+    rng = random.Random(f"foretold {seed}")
+    disk = SimFs(seed)
+    engine = opened(disk)
+    engine.put_topic("orders", {"durability": "fsync"})
+    write(engine, 30)
+    engine.checkpoint(full=True)
+    engine.delete("orders", seqs=[3, 4])
+    write(engine, 40)
+    engine.checkpoint()
+    write(engine, 10)
+    whole = disk.kill_image()
+    expected = seen(opened(whole.kill_image()))
+    files = [path for path in whole.files() if not path.endswith((".topics.lock", "topic.json"))]
+    last = max(path for path, data in whole.files().items() if path.endswith(".log") and data.strip(b"\0"))
+    for _ in range(60):
+        image, path = whole.kill_image(), rng.choice(files)
+        size = len(image.files()[path])
+        how = rng.choice(("flip", "flip", "cut", "remove")) if size else "remove"
+        if how == "flip":
+            image.flip_bit(path, rng.randrange(size), rng.randrange(8))
+        elif how == "cut":
+            image.load({path: image.files()[path][: rng.randrange(size)]})
+        else:
+            image.remove(path)
+        report = inspect(image, PATH)
+        try:
+            got = seen(opened(image))
+        except (WalCorrupt, MetadataLost):
+            assert not report.ok, (path, how)
+            continue
+        # Behind the last frame that tells of a sync, damage reads as a torn tail.
+        assert got == expected or path == last or not report.ok, (path, how, report.findings)

@@ -190,6 +190,11 @@ def test_segments_must_reach_from_the_floor_to_the_checkpoint(clean: Files) -> N
     logged = gone | storekit.wal_files({1: storekit.closed_wal(), 2: kit.log_file(2, appends)}, current=2)
     assert ("warning", "segment_refillable") in found(logged)
     assert not {one for one in found(logged) if one[0] == "error"}
+    for unreadable in (storekit.without(clean, topic.path(4, "data")), clean | {topic.path(4, "data"): b"?"}):
+        assert not looked_at(unreadable).ok
+        refilled = unreadable | {path: data for path, data in logged.items() if path.startswith("wal/")}
+        assert ("warning", "segment_refillable") in found(refilled)
+        assert looked_at(refilled).ok
     first = storekit.without(clean, *(topic.path(1, kind) for kind in ("data", "idx", "tag")))
     assert found(first) == {("error", "segment_missing")}
     dropped = storekit.snapshot_file(2, [topic.item(cap_floor=4)], [WalRow("", 1, 0)])
@@ -248,6 +253,19 @@ def test_a_lost_idx_costs_only_what_the_data_cannot_tell() -> None:
     assert found(storekit.without(storekit.store(whole), path)) == {("warning", "idx_damaged")}
     assert found(storekit.without(storekit.store(holed), path)) == {("warning", "idx_damaged"), ("error", "idx_lost")}
     assert ("error", "data_missing") in found(storekit.without(storekit.store(whole), whole.path(1, "data")))
+
+
+def test_a_segment_sealed_since_the_snapshot_whose_idx_is_cut_is_made_anew() -> None:
+    """S-134: its n is where the next segment begins."""
+    before = Topic().segment(3, sealed=False)
+    after = Topic().segment(5).segment(2)
+    files = killed(after, marked(after), snapshot=before)
+    assert not {one for one in found(files) if one[0] != "note"}
+    path = after.path(1, "idx")
+    for length in (20, 50, 100):
+        seen = {one for one in found(files | {path: files[path][:length]}) if one[0] != "note"}
+        assert seen <= {("warning", "idx_damaged")}
+        assert seen or length == 100
 
 
 def test_a_dead_segment_needs_no_data() -> None:

@@ -69,7 +69,7 @@ HINTS = {
     "write_failed": "free some space and try again",
     "io_error": "check the path, its permissions and the disk",
     "out_of_memory": "a file is larger than the memory it may use; is it a log?",
-    "interrupted": "nothing was changed",
+    "interrupted": "it can be run again",
     "optimized": "run Python without -O and without PYTHONOPTIMIZE",
     "internal": "this is a bug; --debug shows where it happened",
 }

@@ -137,6 +137,25 @@ def test_what_is_left_of_a_cut_submission_counts() -> None:
     assert seqs(disk) == [1, 2, 3, 6]
 
 
+def test_a_chain_without_its_end_is_ended_also_where_the_length_is_right() -> None:
+    """06 §5 row 5: the last frame of an inner file must have `more` clear; the length gives way."""
+    cut = kit.log_file(1, kit.append(1), kit.chain(2, 3)[:128])
+    disk = disk_of({1: cut, 2: two(kit.append(6), prev=len(cut))})
+    assert [number for number, _ in spans(salvaged(disk))] == [1, 2]
+    assert seqs(disk) == [1, 2, 3, 6]
+
+
+def test_what_was_padded_survives_power_loss() -> None:
+    """S-66: Pads, made files and `CURRENT` are synced."""
+    parts = {1: kit.flip(ONE, MARK + 20), 3: kit.log_file(3, kit.append(9), prev=(2, 500))}
+    disk = disk_of(parts, current=5)
+    salvaged(disk)
+    for style in STYLES:
+        image = disk.crash_image(7, style)
+        assert seqs(image) == [2, 3, 9], style
+        assert plan_salvage(image, ROOT).is_empty
+
+
 @pytest.mark.parametrize("rest", ["cut", "zeros", "garbage"])
 def test_a_file_shorter_than_the_next_open_mark_says_is_filled_up(rest: str) -> None:
     """S-68, S-66: also where the end reads as zeros."""

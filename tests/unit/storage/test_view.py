@@ -394,5 +394,42 @@ def test_swapped_files_do_not_verify() -> None:
     clean = storekit.store(one, two)
     files = clean | {one.path(1, "data"): clean[two.path(1, "data")], two.path(1, "data"): clean[one.path(1, "data")]}
     assert told(viewed(files)) == ([5, 6, 7, 8], [(1, 4, 2)])
+    files = clean | {one.path(1, "data"): clean[one.path(5, "data")]}
+    assert len(clean[one.path(1, "data")]) == len(clean[one.path(5, "data")])
+    assert told(viewed(files)) == ([5, 6, 7, 8], [(1, 4, 2)])
     files = clean | {one.path(1, "idx"): clean[one.path(5, "idx")]}
     assert told(viewed(files)) == ([1, 2, 3, 4, 5, 6, 7, 8], [])
+
+
+class Flickering:
+    """A data file whose first reading is wrong."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._reads = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def pread(self, n: int, offset: int) -> bytes:
+        self._reads += 1
+        data = self._file.pread(n, offset)
+        return data if self._reads > 1 else data[:40] + b"?" + data[41:]
+
+
+class FlickeringDisk:
+    def __init__(self, disk: SimFs) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._disk, name)
+
+    def open(self, path: str, mode: str) -> object:
+        file = self._disk.open(path, mode)
+        return Flickering(file) if path.endswith(".data") else file
+
+
+def test_what_fails_once_is_read_again() -> None:
+    """S-176: damage is what fails twice."""
+    topic = StoreView(FlickeringDisk(storekit.on_sim(storekit.store(Topic().segment(4)))), ROOT).topics()[0]
+    assert told(topic) == ([1, 2, 3, 4], [])

@@ -7,7 +7,7 @@
     topics/ID   every topic directory                                                      inspect_topic
 
 Nothing is changed and no lock taken. Whether the store is in use the caller says: then findings that an engine at work
-explains are notes (`findings.FLUX`), and an error counts only if a second examination finds it again. One thread.
+explains are notes (`findings.FLUX`), and anything worse counts only if a second examination finds it again. One thread.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ def inspect(
 ) -> Report:
     """Examine a data directory; `NotAStore` if it is none. `looked` is told the size of each file."""
     report = _Examination(fs, path, in_use, cold, looked).run()
-    if not in_use or report.ok:
+    if not in_use or worst_of(report.findings) in (None, "note"):
         return report
     again = _Examination(fs, path, in_use, cold, looked).run()
-    seen = {(one.code, one.where) for one in report.findings if one.severity == "error"}
+    seen = {(one.code, one.where) for one in report.findings}
     return again._replace(areas=tuple(_confirmed(area, seen) for area in again.areas))
 
 
 def _confirmed(area: Area, seen: set[tuple[str, str]]) -> Area:
-    """The area without errors that show for the first time: the files may have changed under the reader."""
-    kept = [one for one in area.findings if one.severity != "error" or (one.code, one.where) in seen]
+    """The area without what shows for the first time: the files may have changed under the reader."""
+    kept = [one for one in area.findings if one.severity == "note" or (one.code, one.where) in seen]
     return area._replace(findings=tuple(kept))
 
 

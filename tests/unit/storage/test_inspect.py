@@ -444,8 +444,8 @@ class Healing:
         return self._whole.open(path, mode)
 
 
-def test_an_error_in_a_store_in_use_must_show_twice() -> None:
-    """A read may overlap a write."""
+def test_what_is_wrong_in_a_store_in_use_must_show_twice() -> None:
+    """A read may overlap a write, and a file may go between listing and reading."""
     topic = Topic().segment(3)
     clean = storekit.store(topic)
     broken = storekit.on_sim(storekit.flipped(clean, topic.path(1, "data"), 35))
@@ -453,6 +453,10 @@ def test_an_error_in_a_store_in_use_must_show_twice() -> None:
     path = f"{ROOT}/{topic.path(1, 'data')}"
     assert not inspect(Healing(broken, whole, path), ROOT).ok
     assert inspect(Healing(broken, whole, path), ROOT, in_use=True).ok
+    idx = f"{ROOT}/{topic.path(1, 'idx')}"
+    vanished = storekit.on_sim(storekit.without(clean, topic.path(1, "idx")))
+    assert [one.code for one in inspect(Healing(vanished, whole, idx), ROOT).findings] == ["idx_damaged"]
+    assert [one.code for one in inspect(Healing(vanished, whole, idx), ROOT, in_use=True).findings] == ["in_use"]
 
 
 @pytest.mark.parametrize("seed", range(4))

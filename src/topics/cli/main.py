@@ -55,18 +55,21 @@ class CommandModule(Protocol):
 
 COMMANDS: tuple[Command, ...] = (
     Command("wal", "look into a write-ahead log, verify it, dump it, or see one recover", "topics.cli.wal"),
+    Command("doctor", "check every file of a store and say what to do; mend a damaged log", "topics.cli.doctor"),
 )
 
 # What to do next, by error code; the branch of the error decides when a code has no line of its own.
 HINTS = {
     "invalid_setting": "the settings reference lists every variable and what it accepts",
     "wal_in_use": "another process has this log open; stop it, or use a read-only command",
+    "data_dir_in_use": "stop the process that has the store open, then run this again",
+    "metadata_lost": "nothing was changed; restore a backup",
     "wal_corrupt": "keep a copy of the directory before anything else writes to it",
     "unsupported_format": "the files were written by a newer version; nothing was changed",
     "write_failed": "free some space and try again",
     "io_error": "check the path, its permissions and the disk",
     "out_of_memory": "a file is larger than the memory it may use; is it a log?",
-    "interrupted": "nothing was changed",
+    "interrupted": "it can be run again",
     "optimized": "run Python without -O and without PYTHONOPTIMIZE",
     "internal": "this is a bug; --debug shows where it happened",
 }

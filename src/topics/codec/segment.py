@@ -128,6 +128,13 @@ class DataScan(NamedTuple):
     detail: str
 
 
+class Checked(NamedTuple):
+    """What the bytes say about entries, one element each; `rows` counts where `valid`, offsets are in the buffer."""
+
+    valid: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.void]
+
+
 class Footer(NamedTuple):
     """A verified footer."""
 
@@ -222,6 +229,49 @@ def scan_data(buffer: Buffer, mask: int, start: int = 0, end: int | None = None)
     ends = (rows["offset"] + rows["len"]).astype(np.int64)
     rows["deleted"] = np.frombuffer(view, np.uint8)[ends - 1] == DELETE_BYTE
     return DataScan(rows, stop, why, detail)
+
+
+def check_entries(
+    buffer: Buffer, entries: npt.NDArray[np.void], seqs: npt.NDArray[np.uint64], mask: int, base: int = 0
+) -> Checked:
+    """Verify the frames that ascending entries point to; `buffer` begins at offset `base` of the file.
+
+    An entry is valid if the frame at its offset is intact, of this topic and seq, and as long as the entry says. Damage
+    between the frames does no harm to them.
+    """
+    starts = entries["offset"].astype(np.int64) - base
+    valid, rows = np.zeros(len(entries), np.bool_), np.zeros(len(entries), ROW)
+    at = 0
+    while at < len(entries):
+        start = int(starts[at])
+        scan = scan_data(buffer, mask, start) if 0 <= start <= len(buffer) else None
+        if scan is None or not len(scan.rows):
+            at += 1
+            continue
+        behind = at + max(int(np.searchsorted(starts[at:], scan.stop)), 1)
+        found = np.searchsorted(scan.rows["offset"], starts[at:behind].clip(0).astype(np.uint64))
+        rows[at:behind] = scan.rows[found.clip(max=len(scan.rows) - 1)]
+        valid[at:behind] = (
+            (rows["offset"][at:behind] == starts[at:behind])
+            & (rows["seq"][at:behind] == seqs[at:behind])
+            & (rows["len"][at:behind] == entries["len"][at:behind])
+        )
+        at = behind
+    return Checked(valid, rows)
+
+
+def heads_agree(
+    buffer: Buffer, entries: npt.NDArray[np.void], seqs: npt.NDArray[np.uint64], base: int = 0
+) -> npt.NDArray[np.bool_]:
+    """Which entries have a frame of their length and seq (its low 32 bits) at their offset; no checksums [S-348]."""
+    starts = entries["offset"].astype(np.int64) - base
+    inside = (starts >= 0) & (starts + entries["len"] <= len(buffer)) & (entries["len"] >= FRAME_BYTES_MIN)
+    agree: npt.NDArray[np.bool_] = np.zeros(len(entries), np.bool_)
+    at = np.flatnonzero(inside)
+    heads = frame.gather(memoryview(buffer), starts[at].tolist(), HEADER)
+    low = np.uint64(0xFFFFFFFF)
+    agree[at] = (heads["frame_len"] + np.uint32(4) == entries["len"][at]) & (heads["seq"] & low == seqs[at] & low)
+    return agree
 
 
 def entries_of(buffer: Buffer, rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:

@@ -63,6 +63,23 @@ class Health(NamedTuple):
     shards: dict[str, str]
 
 
+class ToldGap(NamedTuple):
+    """Seqs of a topic that a recovery found to be gone: reason 2 damage, 3 crash, 0 silent."""
+
+    topic: str
+    first: int
+    last: int
+    reason: int
+
+
+class RecoveryReport(NamedTuple):
+    """What a recovery could not bring back."""
+
+    gaps: tuple[ToldGap, ...] = ()
+    skipped: Mapping[int, int] = {}
+    """Frames of topics whose creation was lost, by topic id; only after salvage [S-66]."""
+
+
 class Engine:
     """One store, opened. All methods are thread-safe."""
 
@@ -82,6 +99,8 @@ class Engine:
         self._rotations = 0
         self._closed = False
         self._close_lock = threading.Lock()
+        self.recovered = RecoveryReport()
+        """What opening found to be lost."""
         self.aio = EngineAio(self)
         """The same operations as coroutines."""
 
@@ -144,6 +163,8 @@ class Engine:
 
         recovery = recover.Recovery(core, found, assume_crash=assume_crash, salvage=salvage, progress=progress)
         recovery.run()
+        gaps = tuple(ToldGap(one.topic.name, one.first, one.last, one.reason) for one in recovery.decided)
+        self.recovered = RecoveryReport(gaps, recovery.skipped)
         recover.mend(core, found)
         lock.write(core.run)
         self._tidy(recovery.deleted)

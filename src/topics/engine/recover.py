@@ -247,6 +247,7 @@ class Recovery:
                     f"frames of topic {id}, which nothing in the log creates; `topics doctor --salvage` is the way on"
                 )
             self.skipped[id] = self.skipped.get(id, 0) + 1
+            self._core.next_topic_id = max(self._core.next_topic_id, id + 1)  # ids are never reused [S-276]
         return topic
 
     def _appends(self, view: memoryview, rows: npt.NDArray[np.void], id: int, reference: int) -> None:

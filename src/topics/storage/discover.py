@@ -17,7 +17,7 @@ import numpy.typing as npt
 from topics import paths
 from topics.codec import control, frame
 from topics.codec.snapshot import Header, Snapshot, WalRow
-from topics.errors import MetadataLost
+from topics.errors import MetadataLost, WalCorrupt
 from topics.fs import Fs, close_quietly, ensure_dir, pread_exact, random_id, replace_file
 from topics.storage.group import Group, WalFile, read_group
 from topics.storage.lockfile import FailedSync
@@ -103,8 +103,19 @@ def discover(fs: Fs, dir: str, store: SnapshotStore) -> Found:
         _require_metadata(fs, wal_dir, topics_dir, keys, fresh)
     headers = store.headers(store_id)
     positions = {row.group: row for row in snapshot.header.wal} if snapshot is not None else {}
+    _require_groups(keys, positions)
     groups = {key: read_group(fs, group_dir(wal_dir, key), key, _position(positions.get(key))) for key in keys}
     return _scan(fs, store_id, snapshot, headers, groups)
+
+
+def _require_groups(keys: list[str], positions: dict[str, WalRow]) -> None:
+    """A group that the snapshot's replay position is in must be there, its directory too [S-211]."""
+    for row in positions.values():
+        if row.offset and not row.retired and row.group not in keys:
+            raise WalCorrupt(
+                f"WAL group {row.group!r} is missing, with {paths.wal_file(row.file_no)} of the replay position; "
+                "nothing was changed; `topics doctor --salvage` is the way on"
+            )
 
 
 def _position(row: WalRow | None) -> tuple[int, int]:

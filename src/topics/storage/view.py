@@ -1,0 +1,563 @@
+"""A data directory as somebody else's reader sees it (06 §17): no lock, nothing created or renamed, files may vanish.
+
+    StoreView     the newest valid snapshot: names, floors, how far segments reach
+    TopicView     one topic of it; `segments()` lists its files, `scan()` reads its records
+    Batch, Gap    what a scan gives, in ascending order
+
+What is shown is the state of the snapshot, less what was deleted since [S-345]: a scan ends at `ckpt_seq`, whatever
+more the files hold. A record is given iff its frame verifies, its delete byte is not 0xD5, its entry is not deleted
+and its seq is at or above every floor [S-342].
+
+    sealed segment      a frame that does not verify is damage, and told as a `Gap` with a `detail`
+    the unsealed one    it is the end for now, no error [S-341]
+    holes               a `Gap` with the stored reason, from the evict floor on, also below `delete_below` [S-125]
+    no segment at all   damage; before the first segment there is, a drop since the snapshot (reason 0) may explain it
+    file gone           the `.idx` is read again, then the directory listed again [S-340, S-343]
+
+Batches and gaps cover the seqs from the start to where the scan ends without a space, dead records included, so the end
+of the last one is where to go on. Memory: one `.idx` and one batch at a time; a segment whose `.idx` does not verify is
+read whole. One thread per object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from topics import paths
+from topics.codec import segment as codec
+from topics.codec.frame import NotAFrame, Why
+from topics.codec.segment import DataFrame, Footer
+from topics.codec.snapshot import Header, Snapshot, TopicItem
+from topics.errors import DiskError
+from topics.fs import File, Fs, close_quietly, pread_all
+from topics.storage.reindex import DAMAGE, Entries, find_frames, live_of, reindex, stats
+from topics.storage.segfile import SegmentFiles, entries_in
+from topics.storage.snapshot import LISTINGS_MAX, SnapshotStore
+
+BATCH_BYTES: Final = 4 << 20
+"""Bytes of `.data` that one batch spans, unless a single frame is larger."""
+SPACE_BYTES: Final = 256 << 10
+"""Dead bytes between two records that end a batch: they are not worth reading."""
+_HEX: Final = frozenset("0123456789abcdef")
+DROPPED: Final = 0
+"""Reason of a `Gap` before the first segment: dropped since the snapshot, as far as can be told."""
+
+
+class ColdUnavailable(DiskError):
+    """Records lie in a cold tier that cannot be read from here [S-346]."""
+
+    code = "not_ready"
+
+
+class SegmentView(NamedTuple):
+    """One segment as its `.idx` describes it."""
+
+    first: int
+    last: int
+    sealed: bool
+    tier: str
+    """`hot`, `cold`, `gap`, or `damaged` where no valid `.idx` says."""
+    generation: int
+    entries: int
+    live: int
+    """Records by marks and floors; 0 where nothing is known."""
+    live_bytes: int
+    min_ts: int
+    max_ts: int
+
+
+class Batch(NamedTuple):
+    """The live records of the seqs `first` to `last`, which may be none."""
+
+    first: int
+    last: int
+    seqs: npt.NDArray[np.uint64]
+    entries: Entries
+    """Of the live records; offsets are those of the file."""
+    offsets: npt.NDArray[np.int64]
+    """Where the frames begin in `data`."""
+    data: bytes
+    mask: int
+
+    def frames(self) -> Iterator[DataFrame]:
+        """The records one by one, decoded; for those who do not work on whole batches."""
+        for seq, offset in zip(self.seqs.tolist(), self.offsets.tolist(), strict=True):
+            yield codec.decode(self.data, offset, seq, self.mask)
+
+
+class Gap(NamedTuple):
+    """Seqs that are not there: reason 1 source_trim, 2 damage, 3 crash, as stored; 0 dropped since the snapshot."""
+
+    first: int
+    last: int
+    reason: int
+    detail: str = ""
+    """What is wrong with the files, where this is not what they say themselves."""
+
+
+class StoreView:
+    """A data directory, read-only. `cold` is the folder of the cold tier where the snapshot's is not the one to use."""
+
+    def __init__(self, fs: Fs, path: str, *, cold: str | None = None) -> None:
+        self.fs = fs
+        self.path = path
+        self._cold = cold
+        self._snapshot = self._load()
+
+    def refresh(self) -> None:
+        """Take the newest snapshot there is now."""
+        self._snapshot = self._load()
+
+    @property
+    def header(self) -> Header | None:
+        """Of the snapshot; None where the store has none yet, and so nothing to show."""
+        return None if self._snapshot is None else self._snapshot.header
+
+    def topics(self) -> list[TopicView]:
+        """All topics, by id."""
+        items = [] if self._snapshot is None else self._snapshot.topics
+        return [TopicView(self, item) for item in sorted(items, key=lambda item: item.id)]
+
+    def topic(self, name: str) -> TopicView | None:
+        """The topic of this name."""
+        return next((topic for topic in self.topics() if topic.name == name), None)
+
+    def cold_path(self) -> str:
+        """The folder of the cold tier; `ColdUnavailable` if there is none here, or it is another store's [S-346]."""
+        header = self.header
+        root = self._cold if self._cold is not None else header.cold if header is not None else None
+        return cold_folder(self.fs, root, None if header is None else header.store)
+
+    def _load(self) -> Snapshot | None:
+        return SnapshotStore(self.fs, f"{self.path}/{paths.META_DIR}").load(read_store_id(self.fs, self.path))
+
+
+def read_store_id(fs: Fs, path: str) -> str | None:
+    """The id in `meta/STORE`; None where it is missing or damaged: a snapshot has it too (06 §14 step 1)."""
+    raw = _read(fs, f"{path}/{paths.META_DIR}/{paths.STORE_FILE}")
+    text = (raw or b"").decode("ascii", "replace")
+    return text[:-1] if len(text) == 33 and text[-1] == "\n" and _HEX.issuperset(text[:-1]) else None
+
+
+def cold_folder(fs: Fs, root: str | None, store: str | None) -> str:
+    """The folder that a cold root names; `ColdUnavailable` if it is none, or another store's [S-346]."""
+    if root is None:
+        raise ColdUnavailable("a segment is in the cold tier and the snapshot names none")
+    folder = root.removeprefix("file://")
+    if "://" in folder:
+        raise ColdUnavailable(f"the cold tier {folder} is not a folder")
+    raw = _read(fs, f"{folder}/{paths.COLD_STORE_FILE}")
+    if raw is None:
+        raise ColdUnavailable(f"{folder} has no {paths.COLD_STORE_FILE}: not mounted?")
+    if store is not None and raw.decode("ascii", "replace").strip() != store:
+        raise ColdUnavailable(f"{folder} belongs to another store")
+    return folder
+
+
+class _Pair(NamedTuple):
+    """An `.idx` and the data file it names, opened together; `entries` are those of `first` on."""
+
+    first: int
+    entries: Entries
+    footer: Footer | None
+    gap: codec.GapSegment | None
+    file: File | None
+    detail: str
+    """What is wrong with the pair as a whole."""
+
+    @property
+    def last(self) -> int:
+        return self.first + (self.gap.seqs if self.gap is not None else len(self.entries)) - 1
+
+
+class TopicView:
+    """One topic of a `StoreView`."""
+
+    def __init__(self, store: StoreView, item: TopicItem) -> None:
+        self.store = store
+        self.item = item
+        self._rows = {row.first: row for row in item.segments}
+        self.files = SegmentFiles(store.fs, f"{store.path}/{paths.TOPICS_DIR}/{paths.topic_dir(item.id)}", item.id)
+
+    @property
+    def id(self) -> int:
+        return self.item.id
+
+    @property
+    def name(self) -> str:
+        return self.item.name
+
+    @property
+    def epoch(self) -> int:
+        return self.item.epoch
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The complete configuration."""
+        return self.item.cfg
+
+    @property
+    def head_seq(self) -> int:
+        return self.item.head_seq
+
+    @property
+    def ckpt_seq(self) -> int:
+        """The last seq a scan may give [S-345]."""
+        return self.item.ckpt_seq
+
+    @property
+    def evict_floor(self) -> int:
+        """What lies below was given up to a cap or to age."""
+        return max(self.item.cap_floor, self.item.ttl_floor)
+
+    @property
+    def floor(self) -> int:
+        """No record below it is live."""
+        return max(self.evict_floor, self.item.delete_below, self.item.base)
+
+    def expiry_ts(self, now_ms: int) -> int:
+        """Records with a lower `ts` are expired at `now_ms`: the `min_ts` of a scan planned then; 0 without a TTL."""
+        ttl_ms = self.config.get("ttl_ms") or 0
+        return max(now_ms - ttl_ms, 0) if ttl_ms else 0
+
+    def segments(self) -> list[SegmentView]:
+        """The segments at or below `ckpt_seq`, ascending; one `.idx` is read at a time."""
+        found = []
+        for _ in range(LISTINGS_MAX):
+            firsts = self._firsts()
+            found = [self._described(first, behind) for first, behind in self._spans(firsts)]
+            if all(one is not None for one in found):
+                break
+        return [one for one in found if one is not None]
+
+    def scan(
+        self, from_seq: int = 1, to_seq: int | None = None, *, min_ts: int = 0, verify: bool = True
+    ) -> Iterator[Batch | Gap]:
+        """The records of [from_seq, to_seq] that can be read now, and the gaps between them.
+
+        With `verify=False` frames are held against their entries but their checksums are not computed [S-348].
+        """
+        high = self.ckpt_seq if to_seq is None else min(to_seq, self.ckpt_seq)
+        at = max(from_seq, self.evict_floor, self.item.base)
+        return _Scan(self, high, min_ts, verify).run(at)
+
+    def open_pair(self, first: int, behind: int) -> _Pair | None:
+        """The `.idx` at `first` and its data, `behind` being where the next segment begins; None if it vanished."""
+        before = None
+        for _ in range(LISTINGS_MAX):
+            raw = self.files.read(self.files.path(first, "idx"))
+            if raw is None and before is not None:
+                return None
+            pair, vanished = self._pair(first, behind, raw, final=before is not None and raw == before)
+            if not vanished:
+                return pair
+            before = raw if raw is not None else b""
+        return None
+
+    def _pair(self, first: int, behind: int, raw: bytes | None, *, final: bool) -> tuple[_Pair | None, bool]:
+        """The pair, and whether its data vanished: the `.idx` is to be read again then [S-343]."""
+        if raw is None:
+            rebuilt = self._rebuilt(first, behind, "its .idx is missing")
+            return rebuilt, rebuilt is None and not final
+        try:
+            footer, gap, entries = self._index(first, behind, raw)
+        except NotAFrame as error:
+            return self._rebuilt(first, behind, f"its .idx does not verify: {error}"), False
+        if gap is not None:
+            return _Pair(first, entries, footer, gap, None, ""), False
+        if not live_of(entries).any():
+            return _Pair(first, entries, footer, None, None, ""), False
+        file = self._open_data(first, footer)
+        if file is None and not final:
+            return None, True
+        return _Pair(first, entries, footer, None, file, "" if file else "its .data is missing"), False
+
+    def _index(self, first: int, behind: int, raw: bytes) -> tuple[Footer | None, codec.GapSegment | None, Entries]:
+        """What an `.idx` says; `NotAFrame` if it does not verify, by its footer or by the snapshot's row."""
+        mask = self.files.segment_mask(first)
+        footer = codec.read_footer(raw, mask)
+        if footer is not None and footer.magic == codec.GAP:
+            return footer, codec.read_gap(raw, mask), entries_in(b"", 0)
+        if footer is not None:
+            return footer, None, entries_in(raw, footer.n)
+        row = self._rows.get(first)
+        entries = entries_in(raw, min(len(raw) // codec.ENTRY_BYTES, behind - first))
+        # The row of a sealed segment has the hash of its footer: without one nothing can match it.
+        if row is not None and codec.claim_xxh3(entries[: row.count]) != row.idx_xxh3:
+            raise NotAFrame(Why.BAD, 0, "not the entries that the snapshot knows")
+        return None, None, entries
+
+    def _open_data(self, first: int, footer: Footer | None) -> File | None:
+        """The data file, hot if it is there [S-303]; None if it is not."""
+        generation = 0 if footer is None else footer.generation
+        hot = self.files.path(first, "data", generation)
+        try:
+            return self.files.fs.open(hot, "r")
+        except FileNotFoundError:
+            if footer is None or footer.magic != codec.COLD:
+                return None
+        name = paths.segment(first, "data", generation)
+        try:
+            return self.files.fs.open(
+                f"{self.store.cold_path()}/{paths.TOPICS_DIR}/{paths.topic_dir(self.id)}/{name}", "r"
+            )
+        except FileNotFoundError:
+            return None
+
+    def _rebuilt(self, first: int, behind: int, detail: str) -> _Pair | None:
+        """Entries made from `.data` alone [S-342]; what has neither frame nor entry is damage."""
+        present = self.files.listing().get(first)
+        n = behind - first
+        if present is None or not present.generations or n < 1:
+            return None if present is None else _Pair(first, _holes(n), None, None, None, detail)
+        path = self.files.path(first, "data", present.generations[-1])
+        data = self.files.read(path)
+        if data is None:
+            return None
+        made = reindex(data, find_frames(data, self.files.mask, first, behind - 1), first, n, None)
+        footer = Footer(codec.HOT, present.generations[-1], n)
+        try:
+            return _Pair(first, made.entries, footer, None, self.files.fs.open(path, "r"), detail)
+        except FileNotFoundError:
+            return None
+
+    def _firsts(self) -> list[int]:
+        try:
+            return [first for first in self.files.listing() if first <= self.ckpt_seq]
+        except FileNotFoundError:
+            return []
+
+    def _spans(self, firsts: list[int]) -> Iterator[tuple[int, int]]:
+        return zip(firsts, [*firsts[1:], self.ckpt_seq + 1], strict=False)
+
+    def _described(self, first: int, behind: int) -> SegmentView | None:
+        raw = self.files.read(self.files.path(first, "idx"))
+        if raw is None and first not in self.files.listing():
+            return None
+        damaged = SegmentView(first, behind - 1, True, "damaged", 0, 0, 0, 0, 0, 0)
+        if raw is None:
+            return damaged
+        try:
+            footer, gap, entries = self._index(first, behind, raw)
+        except NotAFrame:
+            return damaged
+        if gap is not None:
+            return SegmentView(first, first + gap.seqs - 1, True, "gap", 0, 1, 0, 0, gap.ts, gap.ts)
+        n = len(entries)
+        found, above = stats(entries), stats(entries[max(self.floor - first, 0) :])
+        tier = "cold" if footer is not None and footer.magic == codec.COLD else "hot"
+        generation = 0 if footer is None else footer.generation
+        counts = (n, above.live, above.live_bytes, found.min_ts, found.max_ts)
+        return SegmentView(first, first + n - 1, footer is not None, tier, generation, *counts)
+
+
+class _Scan:
+    """One pass over a topic; `at` is the next seq to tell about."""
+
+    def __init__(self, topic: TopicView, high: int, min_ts: int, verify: bool) -> None:
+        self._topic = topic
+        self._high = high
+        self._min_ts = min_ts
+        self._verify = verify
+        self._firsts: list[int] = []
+        self._ended = False
+
+    def run(self, at: int) -> Iterator[Batch | Gap]:
+        self._firsts = self._topic._firsts()
+        listings = 1
+        while at <= self._high and not self._ended:
+            first, behind = self._around(at)
+            pair = None if first is None else self._topic.open_pair(first, behind)
+            if (pair is None or pair.last < at) and listings < LISTINGS_MAX:
+                before, self._firsts = self._firsts, self._topic._firsts()
+                listings += 1
+                if self._firsts != before or (pair is None and first is not None):
+                    _close(pair)
+                    continue
+            if pair is None or pair.last < at:
+                unsealed = (
+                    pair is not None and pair.footer is None and not pair.detail and behind > self._topic.ckpt_seq
+                )
+                _close(pair)
+                if unsealed:
+                    return
+                yield from self._missing(at, min(behind - 1, self._high), prefix=first is None)
+                at = behind
+                continue
+            try:
+                last = min(pair.last, behind - 1, self._high)
+                yield from self._pair(pair, at, last, final=behind > self._topic.ckpt_seq)
+            finally:
+                _close(pair)
+            at, listings = last + 1, 1
+
+    def _around(self, at: int) -> tuple[int | None, int]:
+        """The segment that may hold a seq, None if all begin above it, and where the next one begins."""
+        index = int(np.searchsorted(np.array(self._firsts, np.uint64), np.uint64(at), side="right"))
+        behind = self._firsts[index] if index < len(self._firsts) else self._topic.ckpt_seq + 1
+        return (self._firsts[index - 1] if index else None), behind
+
+    def _missing(self, first: int, last: int, *, prefix: bool) -> Iterator[Gap]:
+        """No file holds these seqs; records below the floor are not missed."""
+        first = max(first, self._topic.floor)
+        if first > last:
+            return
+        if prefix and self._firsts:
+            yield Gap(first, last, DROPPED, "no segment; dropped since the snapshot, or lost")
+        else:
+            yield Gap(first, last, DAMAGE, "no segment holds these seqs")
+
+    def _pair(self, pair: _Pair, low: int, high: int, *, final: bool) -> Iterator[Batch | Gap]:
+        if pair.gap is not None:
+            if pair.gap.reason:
+                yield Gap(low, high, pair.gap.reason)
+            else:
+                yield self._empty(low, high)
+            return
+        entries = pair.entries[low - pair.first : high + 1 - pair.first]
+        # An unsealed segment below another one does not grow any more: what is wrong in it is damage [S-134].
+        open_ended = pair.footer is None and final and not pair.detail
+        lost = entries["flags"] & codec.LOST != 0
+        for start, end, reason in _runs(np.where(lost, codec.ovh(entries), 0)):
+            if reason:
+                told = DAMAGE if reason > 3 else reason
+                yield Gap(low + start, low + end - 1, told, pair.detail if told == DAMAGE else "")
+            else:
+                yield from self._records(pair, low + start, entries[start:end], open_ended)
+                if self._ended:
+                    return
+
+    def _records(self, pair: _Pair, first: int, entries: Entries, open_ended: bool) -> Iterator[Batch | Gap]:
+        """Consecutive entries without holes."""
+        end = first + len(entries)
+        wanted = live_of(entries) & (entries["ts"] >= self._min_ts)
+        wanted[: max(self._topic.floor - first, 0)] = False
+        at = np.flatnonzero(wanted)
+        if pair.file is None:
+            if len(at):
+                yield from self._without_data(first, wanted, pair.detail)
+            else:
+                yield self._empty(first, end - 1)
+            return
+        low = first
+        for chunk in chunks(entries, at):
+            last = first + int(chunk[-1]) if chunk[-1] != at[-1] else end - 1
+            yield from self._chunk(
+                pair.file, low, last, entries[chunk], chunk.astype(np.uint64) + np.uint64(first), open_ended
+            )
+            if self._ended:
+                return
+            low = last + 1
+        if low < end:
+            yield self._empty(low, end - 1)
+
+    def _without_data(self, first: int, wanted: npt.NDArray[np.bool_], detail: str) -> Iterator[Batch | Gap]:
+        for start, end, live in _runs(wanted.astype(np.int64)):
+            if live:
+                yield Gap(first + start, first + end - 1, DAMAGE, detail)
+            else:
+                yield self._empty(first + start, first + end - 1)
+
+    def _chunk(
+        self, file: File, low: int, high: int, entries: Entries, seqs: npt.NDArray[np.uint64], open_ended: bool
+    ) -> Iterator[Batch | Gap]:
+        """The records of [low, high], whose entries are given: verified, and split where one is not."""
+        base = int(entries["offset"][0])
+        size = int((entries["offset"].astype(np.int64) + entries["len"]).max()) - base
+        for _ in range(2):  # what fails twice is damage [S-176]
+            data = pread_all(file, size, base)
+            valid, gone = self._check(data, entries, seqs, base)
+            if valid.all():
+                break
+        offsets = entries["offset"].astype(np.int64) - base
+        for start, end, bad in _runs((~valid).astype(np.int64)):
+            first = low if start == 0 else int(seqs[start])
+            last = high if end == len(seqs) else int(seqs[end]) - 1
+            if bad and open_ended:
+                self._ended = True
+                if first < int(seqs[start]):
+                    yield self._empty(first, int(seqs[start]) - 1)
+                return
+            if bad:
+                yield from self._bad(first, last, seqs[start:end])
+                continue
+            kept = np.flatnonzero(~gone[start:end]) + start
+            yield Batch(first, last, seqs[kept], entries[kept], offsets[kept], data, self._topic.files.mask)
+
+    def _bad(self, first: int, last: int, seqs: npt.NDArray[np.uint64]) -> Iterator[Batch | Gap]:
+        """Gaps over exactly the records that do not verify, and the dead ones around them."""
+        damaged = np.zeros(last + 1 - first, np.int64)
+        damaged[(seqs - np.uint64(first)).astype(np.int64)] = 1
+        for start, end, bad in _runs(damaged):
+            if bad:
+                yield Gap(first + start, first + end - 1, DAMAGE, "the frame does not verify")
+            else:
+                yield self._empty(first + start, first + end - 1)
+
+    def _check(
+        self, data: bytes, entries: Entries, seqs: npt.NDArray[np.uint64], base: int
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Which entries have their frame, and which of those are deleted by their byte."""
+        if self._verify:
+            checked = codec.check_entries(data, entries, seqs, self._topic.files.mask, base)
+            return checked.valid, checked.rows["deleted"] & checked.valid
+        valid = codec.heads_agree(data, entries, seqs, base)
+        gone = np.zeros(len(entries), np.bool_)
+        ends = entries["offset"].astype(np.int64)[valid] + entries["len"][valid] - base
+        gone[valid] = np.frombuffer(data, np.uint8)[ends - 1] == codec.DELETE_BYTE
+        return valid, gone
+
+    def _empty(self, first: int, last: int) -> Batch:
+        none = np.empty(0, np.uint64)
+        return Batch(first, last, none, np.empty(0, codec.IDX), none.astype(np.int64), b"", self._topic.files.mask)
+
+
+def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
+    """Maximal runs of one value: start, end, value."""
+    if not len(values):
+        return
+    edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    for start, end in pairwise(edges):
+        yield start, end, int(values[start])
+
+
+def chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """The positions `at` in stretches that one read fetches."""
+    if not len(at):
+        return
+    starts = entries["offset"][at].astype(np.int64)
+    ends = starts + entries["len"][at]
+    breaks = np.flatnonzero(starts[1:] - ends[:-1] > SPACE_BYTES) + 1
+    low = 0
+    while low < len(at):
+        fit = low + max(int(np.searchsorted(ends[low:], starts[low] + BATCH_BYTES, side="right")), 1)
+        split = int(np.searchsorted(breaks, low, side="right"))
+        high = min(fit, int(breaks[split])) if split < len(breaks) else fit
+        yield at[low:high]
+        low = high
+
+
+def _holes(n: int) -> Entries:
+    return np.frombuffer(codec.fillers(max(n, 0), 0, DAMAGE), codec.IDX)
+
+
+def _read(fs: Fs, path: str) -> bytes | None:
+    """A small file, None if it is not there."""
+    try:
+        file = fs.open(path, "r")
+    except FileNotFoundError:
+        return None
+    try:
+        return pread_all(file, file.size(), 0)
+    finally:
+        close_quietly(file)
+
+
+def _close(pair: _Pair | None) -> None:
+    if pair is not None and pair.file is not None:
+        close_quietly(pair.file)

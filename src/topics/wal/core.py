@@ -38,7 +38,6 @@ from topics.fs import Bytes, File, Fs, close_quietly, pread_exact, pwrite_all
 from topics.wal.descriptors import DescriptorCache, Lease
 from topics.wal.events import Observer
 from topics.wal.naming import Naming
-from topics.wal.rounds import Rounds
 
 log = logging.getLogger("topics.wal")
 
@@ -159,8 +158,6 @@ class SegmentedLog:
         self._ready: Segment | None = None
         self._synced = (naming.first_id, 0)
         self._sync_lock = threading.Lock()
-        self._sync_ns = 0
-        self._rounds = Rounds()
         self._failed: str | None = None
         self._closed = False
         self._removals_unsynced = False
@@ -348,25 +345,11 @@ class SegmentedLog:
         self.sync_to(self.position())
 
     def sync_to(self, position: tuple[int, int]) -> None:
-        """Return when everything below `position` is durable; concurrent callers share one sync."""
-        while self._synced < position:
-            if self._rounds.idle() and self._sync_lock.acquire(blocking=False):
-                # Nobody to share with: the usual case of a lone writer.
-                try:
+        """Return when everything below `position` is durable; a sync that was waited for and covers it is enough."""
+        if self._synced < position:
+            with self._sync_lock:
+                if self._synced < position:
                     self._sync_active(self._writable())
-                finally:
-                    self._sync_lock.release()
-                continue
-            round = self._rounds.join()
-            if round is None:
-                continue
-            try:
-                with self._sync_lock:
-                    self._rounds.gather(round, self._sync_ns)
-                    if self._synced < max(position, self.position()):
-                        self._sync_active(self._writable())
-            finally:
-                self._rounds.end(round)
 
     def _sync_active(self, active: Segment) -> None:
         """Sync under the sync lock; what was written before the call is durable after it."""
@@ -379,8 +362,7 @@ class SegmentedLog:
             self._latch(f"sync of segment {active.id}: {error}")
             raise WalIo(error, f"sync of segment {active.id}") from error
         self._synced = (active.id, end)
-        self._sync_ns = self.clock.monotonic_ns() - start
-        self.observer.synced(active.id, self._sync_ns / 1e6)
+        self.observer.synced(active.id, (self.clock.monotonic_ns() - start) / 1e6)
         self.fs.point("wal.after_sync")
 
     def prepare_next(self, size: int | None = None, *, id: int | None = None, reserve: bool = True) -> None:

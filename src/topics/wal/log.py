@@ -32,6 +32,9 @@ from topics.wal.timer import SyncTimer
 
 log = logging.getLogger("topics.wal")
 
+ZERO_AHEAD = 256 << 10
+"""Under `always` reserved space is zeroed in steps of so many bytes: syncs that change no metadata are cheaper."""
+
 _OPEN, _CLOSED = b"state=open\n", b"state=closed\n"
 
 
@@ -440,6 +443,7 @@ def open_checked(
         observer=MeterObserver(meter, config.node_id),
         preallocate=config.preallocate,
         fd_cache_size=config.fd_cache_size,
+        zero_ahead=ZERO_AHEAD if always else 0,
     )
     try:
         lock = _take_lock(fs, config.dir)

@@ -70,12 +70,19 @@ class Rounds(Generic[T]):
         The leader hears what `serve` raises; the others have to look at their work.
         """
         me = threading.get_ident()
+        door: Door | None = None
         try:
             door = self._join(work, me)
             while door is not None and not door.over and self._leader != me:
                 self._wait(door, me)
             if self._leader == me:
                 serve(self._led)
+        except BaseException:
+            if door is not None and door.starter == me:
+                # Struck while it waited: somebody else has to begin the round.
+                door.starter = None
+                door.let_in()
+            raise
         finally:
             if self._leader == me:
                 try:

@@ -12,7 +12,7 @@ from tests.unit.wal import kit
 from topics.errors import RecordTooLarge, WalClosed, WalIo, WriteFailed
 from topics.wal import Position, Record, Wal
 from topics.wal import rounds as rounds_module
-from topics.wal.rounds import Rounds
+from topics.wal.rounds import Door, Rounds
 
 FOR_EVER_S = 1e6
 
@@ -97,6 +97,33 @@ def test_a_caller_that_was_lost_while_it_waited_holds_up_nobody(monkeypatch: pyt
     assert rounds._join("lost", -1) is not None
     kit.spawn(lambda: rounds.share("other", lambda work: served.append(list(work)))).result(kit.WAIT_S)
     assert served == [["lost", "other"]]
+
+
+def test_a_caller_interrupted_while_it_waits_leaves_the_round_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-52: the one who would have begun the round is struck; the next one does it, without looking again first."""
+    monkeypatch.setattr(rounds_module, "HAND_OVER_S", 0.0)
+    monkeypatch.setattr(rounds_module, "LOOK_AGAIN_S", FOR_EVER_S)
+    rounds: Rounds[str] = Rounds()
+    rounds._wanted = 3
+    served: list[list[str]] = []
+    gate, wait = kit.Gate(), rounds._wait
+    here = kit.arrivals(rounds)
+
+    def struck(door: Door, me: int) -> None:
+        rounds._wait = wait  # type: ignore[method-assign]
+        gate.stop()
+        raise KeyboardInterrupt
+
+    rounds._wait = struck  # type: ignore[method-assign]
+    first = kit.spawn(lambda: rounds.share("struck", lambda work: served.append(list(work))))
+    gate.wait_reached()
+    second = kit.spawn(lambda: rounds.share("other", lambda work: served.append(list(work))))
+    kit.wait_for(here, 2)
+    gate.open()
+    with pytest.raises(KeyboardInterrupt):
+        first.result(kit.WAIT_S)
+    second.result(kit.WAIT_S)
+    assert served == [["struck", "other"]]
 
 
 @pytest.mark.parametrize("ended", [False, True])

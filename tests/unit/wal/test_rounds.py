@@ -24,30 +24,41 @@ class Served:
         self.gate = kit.Gate()
         self.rounds: list[list[str]] = []
         self.leaders: list[int] = []
+        self.moves = threading.Semaphore(0)
+        """Released whenever somebody goes to wait, or leads behind the first."""
 
     def __call__(self, work: Sequence[str]) -> None:
         self.leaders.append(threading.get_ident())
         self.rounds.append(list(work))
         if len(self.rounds) == 1:
             self.gate.stop()
+        else:
+            self.moves.release()
 
     def sizes(self) -> list[int]:
         return [len(work) for work in self.rounds]
 
 
 def three_wait_for_one(first: Sequence[str]) -> tuple[Rounds[str], Served, int]:
-    """One caller shares all of `first`, one after the other; while it is served three gather.
+    """One caller shares all of `first`; while it is served three gather, and it goes on when one of them was woken.
 
     The rounds, what they served, and the thread of that one caller.
     """
     rounds: Rounds[str] = Rounds()
     served = Served()
-    here = kit.arrivals(rounds)
+    here, wait = kit.arrivals(rounds), rounds._wait
+
+    def wait_and_tell(door: Door, me: int) -> None:
+        served.moves.release()
+        wait(door, me)
 
     def one() -> int:
-        for work in first:
+        for n, work in enumerate(first):
+            kit.wait_for(served.moves, 4 * n)
             rounds.share(work, served)
         return threading.get_ident()
+
+    rounds._wait = wait_and_tell  # type: ignore[method-assign]
 
     leader = kit.spawn(one)
     served.gate.wait_reached()

@@ -20,6 +20,7 @@ from __future__ import annotations
 import enum
 import errno
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -38,12 +39,12 @@ from topics.fs import Bytes, File, Fs, close_quietly, pread_exact, pwrite_all
 from topics.wal.descriptors import DescriptorCache, Lease
 from topics.wal.events import Observer
 from topics.wal.naming import Naming
-from topics.wal.rounds import Rounds
 
 log = logging.getLogger("topics.wal")
 
 NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 _COPY_BYTES = 1 << 20
+_NEVER = sys.maxsize
 
 
 class State(enum.Enum):
@@ -68,7 +69,7 @@ _UNUSED = frozenset((State.CREATING, State.PREALLOCATING, State.READY))
 class Segment:
     """One file of the log. `logical` bytes are data, the file may be longer while ready or active [W-11]."""
 
-    __slots__ = ("file", "id", "logical", "preamble", "state")
+    __slots__ = ("file", "id", "logical", "preamble", "state", "unzeroed_from")
 
     def __init__(self, id: int, state: State = State.CREATING, logical: int = 0, file: File | None = None) -> None:
         self.id = id
@@ -76,6 +77,8 @@ class Segment:
         self.logical = logical
         self.file = file
         self.preamble = b""
+        self.unzeroed_from = _NEVER
+        """From here on, prepared space has yet to be written with zeros."""
 
     def to(self, state: State) -> None:
         """Take the next step of the life cycle; any other is a bug [W-10]."""
@@ -135,6 +138,7 @@ class SegmentedLog:
         fd_cache_size: int = 16,
         context: object = None,
         init_zero: bool = False,
+        zero_ahead: int = 0,
         announce: Callable[[int], None] | None = None,
     ) -> None:
         if max_segment_size <= 0:
@@ -149,6 +153,8 @@ class SegmentedLog:
         self.preallocate = preallocate
         self.context = context
         self.init_zero = init_zero
+        self.zero_ahead = zero_ahead
+        """How many bytes of reserved space to write with zeros in one go; 0 for none."""
         self.announce = announce
         """Told the id of a segment before it becomes active; an `OSError` keeps it from doing so."""
         self.descriptors = DescriptorCache(lambda id: fs.open(self.path(id), "r"), fd_cache_size)
@@ -159,8 +165,6 @@ class SegmentedLog:
         self._ready: Segment | None = None
         self._synced = (naming.first_id, 0)
         self._sync_lock = threading.Lock()
-        self._sync_ns = 0
-        self._rounds = Rounds()
         self._failed: str | None = None
         self._closed = False
         self._removals_unsynced = False
@@ -311,6 +315,8 @@ class SegmentedLog:
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         file = active.file
         assert file is not None
+        if offset + len(data) > active.unzeroed_from:
+            self._zero_ahead(active, file, offset + len(data), len(data))
         try:
             n = file.pwrite(data, offset)
             if n <= 0 < len(data):
@@ -327,6 +333,21 @@ class SegmentedLog:
             self._archive()
         return active.id, start
 
+    def _zero_ahead(self, active: Segment, file: File, end: int, size: int) -> None:
+        """Write zeros over the space reserved behind `end`, where a write of `size` bytes will end.
+
+        A file system notes of reserved space that it was never written. The first write there changes the note, and
+        the sync behind it has to make that change durable too; zeros change it for many small writes at once. They are
+        not data: if they cannot be written, the log does without.
+        """
+        stop = min(end + self.zero_ahead, self.max_segment_size) if size < self.zero_ahead else end
+        try:
+            pwrite_all(file, bytes(max(0, stop - end)), end)
+        except OSError as error:
+            log.warning("segment %d of %s is not zeroed ahead: %s", active.id, self.dir, error)
+            stop = _NEVER
+        active.unzeroed_from = stop
+
     def take_back(self, error: OSError) -> None:
         """Cut the remains of a failed write, which could be read as records, and raise `WriteFailed` (07 §1.4)."""
         active = self._active
@@ -334,6 +355,7 @@ class SegmentedLog:
         file = active.file
         assert file is not None
         with self._sync_lock:
+            active.unzeroed_from = _NEVER
             try:
                 file.truncate(active.logical)
                 file.fsync()
@@ -350,25 +372,11 @@ class SegmentedLog:
         self.sync_to(self.position())
 
     def sync_to(self, position: tuple[int, int]) -> None:
-        """Return when everything below `position` is durable; concurrent callers share one sync."""
-        while self._synced < position:
-            if self._rounds.idle() and self._sync_lock.acquire(blocking=False):
-                # Nobody to share with: the usual case of a lone writer.
-                try:
+        """Return when everything below `position` is durable; a sync that was waited for and covers it is enough."""
+        if self._synced < position:
+            with self._sync_lock:
+                if self._synced < position:
                     self._sync_active(self._writable())
-                finally:
-                    self._sync_lock.release()
-                continue
-            round = self._rounds.join()
-            if round is None:
-                continue
-            try:
-                with self._sync_lock:
-                    self._rounds.gather(round, self._sync_ns)
-                    if self._synced < max(position, self.position()):
-                        self._sync_active(self._writable())
-            finally:
-                self._rounds.end(round)
 
     def _sync_active(self, active: Segment) -> None:
         """Sync under the sync lock; what was written before the call is durable after it."""
@@ -381,8 +389,7 @@ class SegmentedLog:
             self._latch(f"sync of segment {active.id}: {error}")
             raise WalIo(error, f"sync of segment {active.id}") from error
         self._synced = (active.id, end)
-        self._sync_ns = self.clock.monotonic_ns() - start
-        self.observer.synced(active.id, self._sync_ns / 1e6)
+        self.observer.synced(active.id, (self.clock.monotonic_ns() - start) / 1e6)
         self.fs.point("wal.after_sync")
 
     def prepare_next(self, size: int | None = None, *, id: int | None = None, reserve: bool = True) -> None:
@@ -422,6 +429,8 @@ class SegmentedLog:
         segment.to(State.PREALLOCATING)
         if self.preallocate and size:
             file.allocate(size)
+            if self.zero_ahead:
+                segment.unzeroed_from = 0
         if self.init_zero:
             # Written zeros make later syncs cheaper: no extent has to be converted while somebody waits.
             for at in range(0, size, _COPY_BYTES):

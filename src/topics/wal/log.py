@@ -4,6 +4,9 @@ One lock serialises append and rotation; encoding happens before it, syncing beh
 take it [W-80]. Under `always` a reader sees what is durable, under the other policies what was appended.
 
     append → encode → [lock: rotate if full, write] → sync as the policy says → position
+
+Under `always` callers that arrive together share the write too: one of them writes and syncs for all. Each then looks
+for itself whether a sync has covered its bytes, and returns only if one has.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from topics import paths
 from topics.clock import Clock, SystemClock
@@ -25,28 +27,44 @@ from topics.wal.policy import WalConfig
 from topics.wal.reader import WalReader
 from topics.wal.record import Record, RecordCodec, encode_all
 from topics.wal.recovery import Position, RecoveryInfo, recover
+from topics.wal.rounds import Rounds
 from topics.wal.timer import SyncTimer
 
 log = logging.getLogger("topics.wal")
 
+ZERO_AHEAD = 256 << 10
+"""Under `always` reserved space is zeroed in steps of so many bytes: syncs that change no metadata are cheaper."""
+
 _OPEN, _CLOSED = b"state=open\n", b"state=closed\n"
 
 
-class _Unit(NamedTuple):
-    """Where one write went."""
+class _Unit:
+    """One write, all or nothing: its bytes, and then where they went or why they went nowhere."""
 
-    segment_id: int
-    start: int
-    end: int
+    __slots__ = ("end", "error", "parts", "size", "start")
 
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = parts
+        self.size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        self.start: tuple[int, int] | None = None
+        self.end: tuple[int, int] | None = None
+        self.error: WalError | None = None
 
-def _positions(unit: _Unit, encoded: Sequence[bytes]) -> list[Position]:
-    id, at, _ = unit
-    positions = []
-    for data in encoded:
-        positions.append(Position(id, at))
-        at += len(data)
-    return positions
+    def position(self) -> Position:
+        """Where its first record is; raises what kept it from being written."""
+        if self.error is not None:
+            raise self.error
+        assert self.start is not None, "a unit has a place or an error"
+        return Position(*self.start)
+
+    def positions(self) -> list[Position]:
+        """Where each of its records is."""
+        id, at = self.position()
+        positions = []
+        for part in self.parts:
+            positions.append(Position(id, at))
+            at += len(part)
+        return positions
 
 
 class Wal:
@@ -76,6 +94,7 @@ class Wal:
             self._commit = segments.sync_to
         elif kind == "batch":
             self._commit = self._commit_in_window
+        self._rounds: Rounds[Sequence[_Unit]] | None = Rounds() if kind == "always" else None
         self._window_ns = int(config.fsync_policy.window_ms * 1e6)
         self._synced_at_ns = -(1 << 62)
         self._oldest_ns: int | None = None
@@ -103,10 +122,9 @@ class Wal:
     def append(self, record: Record) -> Position:
         """Append one record; what is promised when this returns is the policy's business [W-52]."""
         self._open_or_raise()
-        encoded = encode_all((record,))
-        unit = self._write(encoded)
-        self._settle(unit, len(encoded))
-        return Position(unit.segment_id, unit.start)
+        unit = self._unit(encode_all((record,)))
+        self._put((unit,))
+        return unit.position()
 
     def append_batch(self, records: Sequence[Record]) -> list[Position]:
         """Append all records back to back with one write and one sync decision; all or nothing [W-51]."""
@@ -114,9 +132,9 @@ class Wal:
         encoded = encode_all(records)
         if not encoded:
             return []
-        unit = self._write(encoded)
-        self._settle(unit, len(encoded))
-        return _positions(unit, encoded)
+        unit = self._unit(encoded)
+        self._put((unit,))
+        return unit.positions()
 
     def append_units(self, units: Iterable[Sequence[Record]]) -> list[list[Position] | Exception]:
         """Append several batches, each all or nothing, under one sync decision; the outcome of each.
@@ -124,64 +142,116 @@ class Wal:
         It is how callers that arrive together, on an event loop for instance, share a sync.
         """
         outcomes: list[list[Position] | Exception] = []
-        first: _Unit | None = None
-        end = (0, 0)
-        count = size = 0
-        for records in units:
+        taken: dict[int, _Unit] = {}
+        for n, records in enumerate(units):
+            outcomes.append([])
             try:
                 encoded = encode_all(records)
-                unit = self._write(encoded) if encoded else None
+                if encoded:
+                    taken[n] = self._unit(encoded)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a batch is its own caller's to hear
-                outcomes.append(error)
-                continue
-            if unit is None:
-                outcomes.append([])
-                continue
-            outcomes.append(_positions(unit, encoded))
-            first = first or unit
-            end = (unit.segment_id, unit.end)
-            count += len(encoded)
-            size += unit.end - unit.start
-        if first is not None:
-            try:
-                self._commit_to(end, (first.segment_id, first.start))
-            except WalError as error:
-                return [error if isinstance(outcome, list) and outcome else outcome for outcome in outcomes]
-            self._appended(count, size)
+                outcomes[n] = error
+        if taken:
+            self._put(list(taken.values()))
+        for n, unit in taken.items():
+            outcomes[n] = unit.error or unit.positions()
         return outcomes
 
-    def _settle(self, unit: _Unit, count: int) -> None:
-        self._commit_to((unit.segment_id, unit.end), (unit.segment_id, unit.start))
-        self._appended(count, unit.end - unit.start)
+    def _unit(self, parts: list[bytes]) -> _Unit:
+        unit = _Unit(parts)
+        if unit.size > self._log.max_segment_size:
+            raise RecordTooLarge(unit.size, self._log.max_segment_size)
+        return unit
 
-    def _commit_to(self, end: tuple[int, int], start: tuple[int, int]) -> None:
-        if self._commit is not None:
-            try:
+    def _put(self, units: Sequence[_Unit]) -> None:
+        """Write the units and sync as the policy says; each then has a place, or the error its caller must hear."""
+        end: tuple[int, int] | None = None
+        count = size = 0
+        try:
+            if self._rounds is None:
+                self._write_units(units)
+            else:
+                self._share(units, self._rounds)
+            for unit in units:
+                if unit.end is not None:
+                    end = unit.end
+                    count += len(unit.parts)
+                    size += unit.size
+            if end is None:
+                return
+            if self._commit is not None:
+                # Whoever synced for all, each caller looks for itself whether its bytes are covered.
                 self._commit(end)
-            except WalError:
-                self._hide_from(start)
-                raise
-
-    def _appended(self, count: int, size: int) -> None:
+        except WalError as error:
+            self._fail_unsynced(units, error)
+            return
         self._records.inc(count)
         self._bytes.inc(size)
         if self._followers:
             self._wake()
 
-    def _write(self, parts: list[bytes]) -> _Unit:
-        """Write one unit whole, rotating first when it does not fit [W-13]."""
-        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        segments = self._log
-        if size > segments.max_segment_size:
-            raise RecordTooLarge(size, segments.max_segment_size)
+    def _share(self, units: Sequence[_Unit], rounds: Rounds[Sequence[_Unit]]) -> None:
+        """Have the units written and synced together with those of other callers [W-52]."""
+        while units:
+            rounds.share(units, self._write_and_sync)
+            # Whoever did it for all may have been interrupted before he came to these.
+            units = [unit for unit in units if unit.end is None and unit.error is None]
+
+    def _write_and_sync(self, work: Sequence[Sequence[_Unit]]) -> None:
+        units = work[0] if len(work) == 1 else [unit for units in work for unit in units]
+        self._write_units(units)
+        ends = [unit.end for unit in units if unit.end is not None]
+        if ends:
+            self._log.sync_to(ends[-1])
+
+    def _write_units(self, units: Sequence[_Unit]) -> None:
+        """Write the units in order: with one write all that go into one segment."""
+        together: list[_Unit] = []
+        size = 0
         with self._lock:
+            for unit in units:
+                if together and not self._fits(size + unit.size):
+                    self._write(together, size)
+                    together, size = [], 0
+                together.append(unit)
+                size += unit.size
+            if together:
+                self._write(together, size)
+
+    def _fits(self, size: int) -> bool:
+        """Whether one write may take so much; a log that takes no more writes says so to each unit by itself."""
+        try:
+            return self._log.fits(size)
+        except WalError:
+            return False
+
+    def _write(self, units: Sequence[_Unit], size: int) -> None:
+        """Write units back to back, rotating first when they do not fit [W-13]."""
+        segments = self._log
+        try:
             if not segments.fits(size):
                 self._finish_preparing()
                 segments.rotate()
-            id, start = segments.write(parts)
-            if self.config.prepare_ahead and not segments.fits(segments.max_segment_size // 2):
-                self._prepare_ahead()
-        return _Unit(id, start, start + size)
+            id, at = segments.write(
+                units[0].parts if len(units) == 1 else [part for unit in units for part in unit.parts]
+            )
+        except WalError as error:
+            self._write_failed(units, error)
+            return
+        for unit in units:
+            unit.start = id, at
+            at += unit.size
+            unit.end = id, at
+        if self.config.prepare_ahead and not segments.fits(segments.max_segment_size // 2):
+            self._prepare_ahead()
+
+    def _write_failed(self, units: Sequence[_Unit], error: WalError) -> None:
+        """What failed for all may work for some: nobody's append fails for the size of another's."""
+        if len(units) == 1:
+            units[0].error = error
+            return
+        for unit in units:
+            self._write((unit,), unit.size)
 
     def _prepare_ahead(self) -> None:
         """Have the next segment ready before rotation needs it; a failure is rotation's to report."""
@@ -328,10 +398,13 @@ class Wal:
         for wake in self._followers:
             wake()
 
-    def _hide_from(self, start: tuple[int, int]) -> None:
-        """A write that was answered with an error is not in the log as far as this process tells [W-70]."""
+    def _fail_unsynced(self, units: Sequence[_Unit], error: WalError) -> None:
+        """What a sync has not covered is answered with its error, and not in the log as this process tells [W-70]."""
         with self._lock:
-            self._hidden_from = start if self._hidden_from is None else min(self._hidden_from, start)
+            for unit in units:
+                if unit.start is not None and unit.end is not None and self._log.synced() < unit.end:
+                    unit.error = error
+                    self._hidden_from = min(unit.start, self._hidden_from or unit.start)
 
     def _open_or_raise(self) -> None:
         if self._closed:
@@ -370,6 +443,7 @@ def open_checked(
         observer=MeterObserver(meter, config.node_id),
         preallocate=config.preallocate,
         fd_cache_size=config.fd_cache_size,
+        zero_ahead=ZERO_AHEAD if always else 0,
     )
     try:
         lock = _take_lock(fs, config.dir)

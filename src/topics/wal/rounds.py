@@ -1,81 +1,145 @@
-"""Rounds: how concurrent callers share one sync [W-52].
+"""Rounds: how concurrent callers share one write and one sync [W-52].
 
-While a sync runs, callers gather for the next. The first of them leads it; the others wait, each on a lock of its own,
-so that waking them costs one hand-over each. A leader first waits until as many have come as shared the last sync, at
-most half as long as that sync took: those just answered are about to come back, and syncing without them would halve
-every round. A lone caller waits for nobody.
+While a round is served, callers gather for the next. One caller leads a round: it serves everybody's work and opens the
+round's door. The others wait there and let each other through, so that each is woken once and the leader wakes one.
 
-A leader may be interrupted anywhere, by a signal for instance. Its round is ended all the same, and a follower that
-has waited long looks for itself: a round without a leader is given up, never waited for.
+    share → as many here as wanted, and nobody leads? → lead: serve, end
+                                                   no → wait at the door → over
+
+Waking a thread takes a good part of a fast sync, so it pays to wait for those just answered: they are about to come
+back, and syncing without them would halve every round. A round therefore begins when as many have come as the last one
+served or left waiting, led by the last of them. If they stay away, one caller, the starter, has waited in vain; it
+leads those who are there, and for some rounds nobody is waited for. A lone caller waits for nobody.
+
+A leader may be interrupted anywhere, by a signal for instance. Its round is over all the same; who finds its work not
+done shares it again.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 LOOK_AGAIN_S = 1.0
+HAND_OVER_S = 50e-6
+"""How long one caller takes to come back, with room to spare; several come back one after the other."""
+WAIT_FOR_NOBODY = 16
+"""So many rounds after one that waited in vain."""
 
 
-class Round:
-    """Callers that one sync will serve."""
+class Door:
+    """Where the callers of one round wait, shut until the round is over."""
 
-    __slots__ = ("waiting",)
+    __slots__ = ("lock", "over", "starter")
 
     def __init__(self) -> None:
-        self.waiting: list[threading.Lock] = []
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.over = False
+        self.starter: int | None = None
+
+    def let_in(self) -> None:
+        """Let one caller through; the door may be open already."""
+        try:
+            self.lock.release()
+        except RuntimeError:
+            return
 
 
-class Rounds:
-    """Any thread may join; `gather` is for the leader, under the log's sync lock."""
+class Rounds(Generic[T]):
+    """Any thread may call `share`; one at a time leads. Threads are told apart by their ids."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._gathering: Round | None = None
-        self._wanted = 0
-        self._full: threading.Lock | None = None
+        self._gathered: list[T] = []
+        self._door: Door | None = None
+        """For those who wait with the gathered work; made when somebody has to wait."""
+        self._leader: int | None = None
+        self._led: list[T] = []
+        self._led_door: Door | None = None
+        self._wanted = 1
+        self._in_vain = False
+        self._hurry = 0
 
-    def idle(self) -> bool:
-        """Whether nobody gathers at this moment."""
-        return self._gathering is None
+    def share(self, work: T, serve: Callable[[Sequence[T]], None]) -> None:
+        """Return when a round with this work is over. `serve` runs in one of its callers, for the work of all.
 
-    def join(self) -> Round | None:
-        """A round makes the caller its leader, who must `end` it; `None` says that it has been waited for."""
-        done = threading.Lock()
-        with self._lock:
-            round = self._gathering
-            if round is None:
-                self._gathering = round = Round()
-                return round
-            done.acquire()
-            round.waiting.append(done)
-            if self._full is not None and len(round.waiting) >= self._wanted:
-                self._full.release()
-                self._full = None
-        if not done.acquire(timeout=LOOK_AGAIN_S):
-            self.end(round)
-        return None
+        The leader hears what `serve` raises; the others have to look at their work.
+        """
+        me = threading.get_ident()
+        door: Door | None = None
+        try:
+            door = self._join(work, me)
+            while door is not None and not door.over and self._leader != me:
+                self._wait(door, me)
+            if self._leader == me:
+                serve(self._led)
+        except BaseException:
+            if door is not None and door.starter == me:
+                # Struck while it waited: somebody else has to begin the round.
+                door.starter = None
+                door.let_in()
+            raise
+        finally:
+            if self._leader == me:
+                try:
+                    self._end()
+                finally:
+                    # A signal may strike there too.
+                    if self._leader == me:
+                        self._end()
 
-    def gather(self, round: Round, last_sync_ns: int) -> None:
-        """Close the round: who has joined is served by the sync that follows, who comes later by the next."""
-        full: threading.Lock | None = None
+    def _join(self, work: T, me: int) -> Door | None:
+        """Add the work to the next round; a door says where to wait for it, none that the caller leads it."""
         with self._lock:
-            if self._gathering is round and len(round.waiting) < self._wanted:
-                full = self._full = threading.Lock()
-                full.acquire()
-        if full is not None:
-            full.acquire(timeout=last_sync_ns / 2e9)
-        with self._lock:
-            self._full = None
-            if self._gathering is round:
-                self._gathering = None
-            self._wanted = len(round.waiting)
+            self._gathered.append(work)
+            if self._leader is None and len(self._gathered) >= self._wanted:
+                self._lead(me, in_vain=False)
+                return None
+            if self._door is None:
+                self._door = Door()
+                if self._leader is None:
+                    self._door.starter = me
+            return self._door
 
-    def end(self, round: Round) -> None:
-        """The sync is over, well or badly, or never came: whoever waited looks for itself."""
+    def _lead(self, me: int, *, in_vain: bool) -> None:
+        # No call in here: a signal strikes before all of it or behind all of it.
+        self._leader = me
+        self._led = self._gathered
+        self._led_door = self._door
+        self._gathered = []
+        self._door = None
+        self._in_vain = in_vain
+
+    def _wait(self, door: Door, me: int) -> None:
+        """Wait at the door; as the starter only as long as those who are wanted may take to come."""
+        starter = door.starter == me
+        let_in = door.lock.acquire(timeout=self._wanted * HAND_OVER_S if starter else LOOK_AGAIN_S)
+        if door.over:
+            door.let_in()
+            return
         with self._lock:
-            if self._gathering is round:
-                self._gathering = None
-            waiting, round.waiting = round.waiting, []
-        for done in waiting:
-            if done.locked():
-                done.release()
+            if self._leader is not None or self._door is not door:
+                return
+            enough = len(self._gathered) >= self._wanted
+            if enough or not let_in:
+                self._lead(me, in_vain=not enough)
+            else:
+                door.starter = me
+
+    def _end(self) -> None:
+        with self._lock:
+            waiting, door = self._door, self._led_door
+            self._hurry = WAIT_FOR_NOBODY if self._in_vain else max(0, self._hurry - 1)
+            self._wanted = 1 if self._hurry else len(self._led) + len(self._gathered)
+            if door is not None:
+                door.over = True
+            self._leader = None
+        # The next round first: its sync may begin while those of this one wake up.
+        if waiting is not None:
+            waiting.let_in()
+        if door is not None:
+            door.let_in()

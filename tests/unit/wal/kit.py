@@ -16,6 +16,7 @@ from topics.wal.core import SegmentedLog, SegmentScan
 from topics.wal.log import open_checked
 from topics.wal.naming import LibraryNaming, Naming, ServerNaming
 from topics.wal.record import RecordCodec
+from topics.wal.rounds import Door, Rounds
 
 T = TypeVar("T")
 
@@ -284,6 +285,25 @@ class Gate:
 
 def hooked(disk: Disk, hook: Callable[[str, str], None]) -> Fs:
     return cast(Fs, HookFs(disk.fs, hook))
+
+
+def arrivals(rounds: Rounds[Any] | None) -> threading.Semaphore:
+    """Released by everyone who has joined a round."""
+    assert rounds is not None
+    here, join = threading.Semaphore(0), rounds._join
+
+    def join_and_tell(work: Any, me: int) -> Door | None:
+        door = join(work, me)
+        here.release()
+        return door
+
+    rounds._join = join_and_tell  # type: ignore[method-assign]
+    return here
+
+
+def wait_for(here: threading.Semaphore, count: int) -> None:
+    for _ in range(count):
+        assert here.acquire(timeout=WAIT_S), "somebody did not come"
 
 
 def watched(wal: Wal) -> threading.Event:

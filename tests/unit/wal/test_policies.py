@@ -236,10 +236,10 @@ def test_the_timer_survives_idle_times_between_bursts(disk: kit.Disk) -> None:
     wal.close()
 
 
-def test_concurrent_appends_under_always_share_one_sync(disk: kit.Disk) -> None:
+def test_concurrent_appends_under_always_share_one_write_and_one_sync(disk: kit.Disk) -> None:
     """W-52 always: while one sync runs, all who come wait for the next one together."""
     gate, meter = kit.Gate(), kit.Kept()
-    written = threading.Semaphore(0)
+    writes: list[str] = []
     armed = [False]
 
     def hook(op: str, path: str) -> None:
@@ -247,21 +247,24 @@ def test_concurrent_appends_under_always_share_one_sync(disk: kit.Disk) -> None:
             armed[0] = False
             gate.stop()
         if path == "wal.after_write":
-            written.release()
+            writes.append(path)
 
     wal, _ = kit.open_wal(disk, kit.ALWAYS, meter=meter, fs=kit.hooked(disk, hook), size=1 << 20)
+    here = kit.arrivals(wal._rounds)
     armed[0] = True
     first = kit.spawn(lambda: wal.append(kit.put(0)))
     gate.wait_reached()
     others = [kit.spawn(lambda n=n: wal.append(kit.put(n))) for n in range(1, 9)]
-    for _ in range(9):
-        assert written.acquire(timeout=kit.WAIT_S)
-    assert not any(future.done() for future in others)
+    kit.wait_for(here, 9)
+    assert not any(future.done() for future in (first, *others))
     gate.open()
     positions = kit.finish([first, *others])
     assert len(set(positions)) == 9
-    assert meter.count("fsync") == 2
+    assert (len(writes), meter.count("fsync")) == (2, 2)
     assert durable(disk) == 9
+    for n, position in enumerate(positions):
+        with wal.read_from(position) as reader:
+            assert reader.next_record() == (kit.put(n), position)
     wal.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from topics.testing import SimFs
 from topics.wal import FsyncPolicy, NoopMeter, Position, Record, Wal, WalConfig
 from topics.wal.aio import Wal as AioWal
 from topics.wal.events import Counter
-from topics.wal.rounds import Round, Rounds
 
 
 def keys(wal: Wal) -> list[bytes]:
@@ -77,83 +75,100 @@ def test_a_forked_child_can_neither_use_nor_harm_the_log(tmp_path: Path) -> None
     wal.close()
 
 
-@pytest.mark.parametrize("gathered", [False, True])
-def test_an_interrupted_leader_leaves_nobody_waiting(disk: kit.Disk, gathered: bool) -> None:
-    """W-52: a signal may strike whoever leads a round; the others' records become durable all the same."""
-    wal, _ = kit.open_wal(disk, kit.ALWAYS)
-    rounds = wal._log._rounds
-    gather, join, followers = rounds.gather, rounds.join, threading.Semaphore(0)
-    leading, interrupt = threading.Event(), threading.Event()
+def stopped_in_a_sync(disk: kit.Disk, then: Callable[[str], None] = lambda op: None) -> tuple[Wal, kit.Gate]:
+    """A log whose first sync stops at the gate; `then` sees the writes and syncs behind it."""
+    gate = kit.Gate()
+    passed: list[str] = []
 
-    def interrupted(round: Round, last_sync_ns: int) -> None:
-        rounds.gather = gather  # type: ignore[method-assign]
-        leading.set()
-        assert interrupt.wait(kit.WAIT_S)
-        if gathered:
-            gather(round, last_sync_ns)
-        raise KeyboardInterrupt
+    def hook(op: str, path: str) -> None:
+        if passed:
+            then(op)
+        elif op == "fdatasync":
+            passed.append(op)
+            gate.stop()
 
-    def join_and_tell() -> Round | None:
-        followers.release()
-        return join()
+    # Without prepared space there is one write per round.
+    return kit.open_wal(disk, kit.ALWAYS, fs=kit.hooked(disk, hook), preallocate=False)[0], gate
 
-    rounds.idle = lambda: False  # type: ignore[method-assign]
-    rounds.gather = interrupted  # type: ignore[method-assign]
-    leader = kit.spawn(lambda: wal.append(kit.put(0)))
-    assert leading.wait(kit.WAIT_S)
-    rounds.join = join_and_tell  # type: ignore[method-assign]
-    others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 4)]
-    for _ in others:
-        assert followers.acquire(timeout=kit.WAIT_S)
-    interrupt.set()
-    with pytest.raises(KeyboardInterrupt):
-        leader.result(kit.WAIT_S)
-    assert len(set(kit.finish(others))) == 3
+
+@pytest.mark.parametrize("op", ["pwrite", "fdatasync"])
+def test_an_interrupted_leader_leaves_nobody_waiting_and_nothing_written_twice(disk: kit.Disk, op: str) -> None:
+    """W-52: a signal may strike whoever writes for all; the others' records become durable all the same, once each."""
+    struck: list[str] = []
+
+    def interrupt(at: str) -> None:
+        if at == op and not struck:
+            struck.append(at)
+            raise KeyboardInterrupt
+
+    wal, gate = stopped_in_a_sync(disk, interrupt)
+    first = kit.spawn(lambda: wal.append(kit.put(0)))
+    gate.wait_reached()
+    here = kit.arrivals(wal._rounds)
+    others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 5)]
+    kit.wait_for(here, 4)
+    gate.open()
+    first.result(kit.WAIT_S)
+    errors = [other.exception(kit.WAIT_S) for other in others]
+    assert [type(error) for error in errors if error is not None] == [KeyboardInterrupt]
+    answered = [n for n, error in enumerate(errors, 1) if error is None]
+    written = {"pwrite": [0, *answered], "fdatasync": [0, 1, 2, 3, 4]}[op]
+    assert sorted(kit.numbers(wal)) == written
     assert wal._log.synced() == wal._log.position()
+    assert len({others[n - 1].result() for n in answered}) == 3
     wal.close()
-
-
-def test_a_round_whose_leader_never_came_back_is_given_up() -> None:
-    """W-52: a follower looks for itself; it does not wait for a leader that a signal took away."""
-    rounds = Rounds()
-    lost = rounds.join()
-    assert lost is not None
-    assert rounds.join() is None
-    again = rounds.join()
-    assert again is not None
-    rounds.end(again)
 
 
 def test_a_failed_sync_is_told_to_everyone_who_shared_it(disk: kit.Disk) -> None:
     """W-17: the leader and those who waited with it all get an error; nobody takes a failed sync for a good one."""
-    gate = kit.Gate()
-    stops = [True]
-
-    def hook(op: str, path: str) -> None:
-        if op == "fdatasync" and stops:
-            stops.pop()
-            gate.stop()
-
-    wal, _ = kit.open_wal(disk, kit.ALWAYS, fs=kit.hooked(disk, hook))
+    wal, gate = stopped_in_a_sync(disk)
     first = kit.spawn(lambda: wal.append(kit.put(0)))
     gate.wait_reached()
     disk.fail("fdatasync", "EIO", "always")
-    rounds = wal._log._rounds
-    join, arrived = rounds.join, threading.Semaphore(0)
-
-    def join_and_tell() -> Round | None:
-        arrived.release()
-        return join()
-
-    rounds.join = join_and_tell  # type: ignore[method-assign]
+    here = kit.arrivals(wal._rounds)
     others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 5)]
-    for _ in others:
-        assert arrived.acquire(timeout=kit.WAIT_S)
+    kit.wait_for(here, 4)
     gate.open()
     for call in (first, *others):
         with pytest.raises((WalIo, WalReadOnly)):
             call.result(kit.WAIT_S)
     assert kit.numbers(wal) == []
+    wal.close()
+
+
+def test_a_sync_that_fails_for_a_round_behind_a_good_one_takes_no_answer_back(disk: kit.Disk) -> None:
+    """W-17: who shared the good sync keeps its record, who shared the bad one gets an error, the log is latched."""
+    wal, gate = stopped_in_a_sync(disk)
+    first = kit.spawn(lambda: wal.append(kit.put(0)))
+    gate.wait_reached()
+    disk.fail("fdatasync", "EIO", "once", index=2)
+    here = kit.arrivals(wal._rounds)
+    others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 5)]
+    kit.wait_for(here, 4)
+    gate.open()
+    assert first.result(kit.WAIT_S) == Position(0, 0)
+    told = [other.exception(kit.WAIT_S) for other in others]
+    assert sorted(type(error).__name__ for error in told) == ["WalIo", *["WalReadOnly"] * 3]
+    assert kit.numbers(wal) == [0]
+    with pytest.raises(WalReadOnly):
+        wal.append(kit.put(9))
+    wal.close()
+
+
+def test_a_log_closed_while_callers_wait_answers_each_of_them(disk: kit.Disk) -> None:
+    """W-56: whoever has not been written when the log closes hears of it; nobody waits for ever."""
+    wal, gate = stopped_in_a_sync(disk)
+    first = kit.spawn(lambda: wal.append(kit.put(0)))
+    gate.wait_reached()
+    here = kit.arrivals(wal._rounds)
+    others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 5)]
+    kit.wait_for(here, 4)
+    wal._log._closed = True  # what close sets first, while the sync is still on its way
+    gate.open()
+    assert first.result(kit.WAIT_S) == Position(0, 0)
+    for other in others:
+        with pytest.raises(WalClosed):
+            other.result(kit.WAIT_S)
     wal.close()
 
 

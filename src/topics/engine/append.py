@@ -81,7 +81,7 @@ def append(core: Core, write: Write, done: Outcome, *, created: bool = False) ->
         return
     topic = core.names.get(write.name)
     if topic is not None:
-        guarded(lambda: _append(core, topic, write, done, created), done)
+        guarded(lambda: core.in_line(topic, lambda: _append(core, topic, write, done, created), done), done)
     elif write.creates:
         _create(core, write, done)
     else:

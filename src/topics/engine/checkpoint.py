@@ -25,7 +25,7 @@ from topics.engine import reclaim
 from topics.engine.core import Core
 from topics.engine.snapshot import Snapshots
 from topics.engine.topic import Topic
-from topics.errors import TopicsError
+from topics.errors import TopicsError, WalIo
 from topics.fs import Fs, ensure_dir
 from topics.storage.cycle import Cycle
 from topics.storage.descriptor import room
@@ -36,6 +36,8 @@ from topics.storage.walread import Place, WalReader
 log = logging.getLogger("topics.engine")
 
 MARK_ROWS = 1000
+MARK_ROOM = 16 << 10
+"""Bytes that must be left in the active file of a full shard."""
 CHUNK = 256
 """Records between two chances for other threads [S-193]."""
 
@@ -43,12 +45,14 @@ CHUNK = 256
 class CheckpointResult:
     """What a checkpoint did: topics written, segments sealed by it."""
 
-    __slots__ = ("sealed", "snapshot", "topics")
+    __slots__ = ("sealed", "snapshot", "topics", "trouble")
 
     def __init__(self) -> None:
         self.topics = 0
         self.sealed = 0
         self.snapshot: int | None = None
+        self.trouble: list[str] = []
+        """What could not be written, and why."""
 
 
 Asked = Callable[[CheckpointResult | TopicsError], None]
@@ -173,7 +177,11 @@ class _Job:
         index.segments.commit(self.cycle)
         index.checkpointed(self.upper)
         if len(late):
-            index.segments.mark_deleted(late)
+            try:
+                index.segments.mark_deleted(late)
+            except OSError as error:
+                topic.retry.append(late)
+                log.error("topic %r: marks made during a checkpoint: %s", topic.name, error)
         del topic.needed[: self.settles]
         topic.claim = self.cycle.claim()
         topic.checkpointing = False
@@ -254,7 +262,7 @@ class Checkpointer:
         self._began_ns = core.clock.monotonic_ns()
         result = CheckpointResult()
         finish = partial(self._finished, result, asked)
-        jobs = self._capture(full or final)
+        jobs = self._capture(full or final, result)
         if full:
             for shard in core.wal.shards:
                 if shard.key in core.unrotated:
@@ -278,7 +286,7 @@ class Checkpointer:
 
         self._sync_deletes(jobs, synced)
 
-    def _capture(self, full: bool) -> list[_Job]:
+    def _capture(self, full: bool, result: CheckpointResult) -> list[_Job]:
         """Step 1: the topics of this run and what each of them has now."""
         core, now = self._core, self._core.clock.now_ms()
         assert core.wal is not None
@@ -290,7 +298,12 @@ class Checkpointer:
         full = full or self.is_tail_full
         for id in ids:
             topic = core.topics.get(id)
-            if topic is None or not can_log(core.wal.of(id)):
+            if topic is None:
+                core.unsealed.discard(id)
+                continue
+            if not can_log(core.wal.of(id)):
+                if full and (topic.index.tail.records or topic.needed):
+                    result.trouble.append(f"topic {topic.name!r}: its shard takes no marks")
                 continue
             try:
                 topic.mark_again()
@@ -298,6 +311,7 @@ class Checkpointer:
                 if self._selected(topic, now, full):
                     jobs.append(_Job(topic, now, self._durable_floor(topic)))
             except OSError as error:
+                result.trouble.append(f"topic {topic.name!r}: {error}")
                 log.error("topic %r is left out of this checkpoint: %s", topic.name, error)
         return jobs
 
@@ -335,11 +349,15 @@ class Checkpointer:
             then()
 
     def _durable_floor(self, topic: Topic) -> int:
-        """Everything below it is dead for good, by a synced mark or EvictWatermark [S-133]."""
-        return max((*topic.marked[1:], topic.ttl_floor) if topic.marked else (topic.ttl_floor,))
+        """Everything below it is dead for good, by a synced mark or EvictWatermark [S-133]; no hole is [S-125]."""
+        if topic.marked is None:
+            return topic.ttl_floor
+        evicted = max(*topic.marked[1:3], topic.ttl_floor)
+        holes = topic.index.tail.holes(evicted, topic.marked[3] - 1) if topic.marked[3] > evicted else []
+        return holes[0].first if holes else max(evicted, topic.marked[3])
 
     def _selected(self, topic: Topic, now: int, full: bool) -> bool:
-        core, config, index = self._core, self._core.config, topic.index
+        config, index = self._core.config, topic.index
         segments = index.segments
         assert segments is not None
         if topic.checkpointing:
@@ -347,7 +365,6 @@ class Checkpointer:
         tail = index.tail
         active = segments.active
         if not tail.records and not topic.needed and not segments.has_pending and active is None:
-            core.unsealed.discard(topic.id)
             return False
         if full:
             return bool(tail.records or topic.needed or segments.has_pending or segments.reader.damaged)
@@ -394,7 +411,9 @@ class Checkpointer:
         rows: dict[str, list[control.MarkRow]] = {}
         for id in ids:
             topic = core.topics.get(id)
-            if topic is not None:
+            if topic is None:
+                core.changed.discard(id)
+            else:
                 shard = core.wal.of(id)
                 rows.setdefault(shard.key, []).append(_row(topic, written.get(id)))
         marked: set[str] = set()
@@ -457,27 +476,24 @@ class Checkpointer:
                 result.topics += 1
                 core.totals.tail_records -= sum(_records(run) for run in job.runs)
                 core.totals.tail_bytes -= job.nbytes
-                try:
-                    result.sealed += job.commit()
-                except OSError as error:
-                    log.error("topic %r: marks made during a checkpoint: %s", job.topic.name, error)
+                core.logged = True
+                result.sealed += job.commit()
                 core.producers.checkpointed(job.topic.id, job.topic.index.ckpt_seq)
             else:
-                if job.error is not None:
-                    log.error("topic %r stays in the WAL: %s", job.topic.name, job.error)
+                why = job.error or "its mark could not be logged"
+                result.trouble.append(f"topic {job.topic.name!r}: {why}")
+                log.error("topic %r stays in the WAL: %s", job.topic.name, why)
                 job.abandon()
         reclaim.drop_dead(core)
-        failed = [job for job in jobs if job.error is not None]
         if forced or (may_snapshot and self._snapshots.due()):
-            snapped = partial(self._snapped, result, failed, finish)
+            snapped = partial(self._snapped, result, finish)
             self._snapshots.take(self.number, force=forced, clean=False, done=snapped)
         else:
-            finish(_trouble(failed))
+            finish(_trouble(result))
 
     def _snapped(
         self,
         result: CheckpointResult,
-        failed: list[_Job],
         finish: Callable[[TopicsError | None], None],
         outcome: int | TopicsError | None,
     ) -> None:
@@ -485,7 +501,7 @@ class Checkpointer:
             finish(outcome)
             return
         result.snapshot = outcome
-        finish(_trouble(failed))
+        finish(_trouble(result))
 
     def _finished(self, result: CheckpointResult, asked: list[Asked], error: TopicsError | None) -> None:
         self._running = False
@@ -512,13 +528,11 @@ def _records(run: EntryRun | GapRun) -> int:
     return 1 if isinstance(run, GapRun) else len(run.entries)
 
 
-def _trouble(failed: list[_Job]) -> TopicsError | None:
-    if not failed:
+def _trouble(result: CheckpointResult) -> TopicsError | None:
+    """Not everything lies in segment files [A-15]; the log keeps what does not."""
+    if not result.trouble:
         return None
-    error = failed[0].error
-    trouble = TopicsError(f"{len(failed)} topics stay in the WAL, the first is {failed[0].topic.name!r}: {error}")
-    trouble.__cause__ = error
-    return trouble
+    return WalIo(OSError("; ".join(result.trouble[:3])), f"{len(result.trouble)} topics stay in the log")
 
 
 def _row(topic: Topic, job: _Job | None) -> control.MarkRow:
@@ -529,5 +543,5 @@ def _row(topic: Topic, job: _Job | None) -> control.MarkRow:
 
 
 def can_log(shard: Shard) -> bool:
-    """Whether a shard takes control frames, as far as can be told."""
-    return shard.state == "ok"
+    """Whether a shard takes marks: also while it is full, as long as they fit, so that space comes back [S-80]."""
+    return shard.state == "ok" or (shard.state == "full" and shard.has_room(MARK_ROOM))

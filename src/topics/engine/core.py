@@ -221,6 +221,27 @@ class Core:
                 ticket.publish(ticket.lsn if isinstance(ticket.lsn, Lsn) else None)
             except OSError as error:
                 ticket.fail(WalIo(error, f"topic {topic.name!r}"))
+        if topic.line:
+            self.owner.soon(lambda: self._advance(topic))
+
+    def in_line(self, topic: Topic, call: Callable[[], None], done: Outcome, *, quiet: bool = False) -> None:
+        """Stage something in the topic's order [A-1]; `quiet` waits until nothing staged in front is undecided.
+
+        What comes later waits behind it: nobody is overtaken, nobody starves.
+        """
+        if topic.line or (quiet and topic.tickets):
+            topic.line.append((quiet, lambda: guarded(call, done), done))
+        else:
+            call()
+
+    def _advance(self, topic: Topic) -> None:
+        """Let what waits in a topic's line go on, as far as it may."""
+        while topic.line and not (topic.line[0][0] and topic.tickets):
+            _, call, done = topic.line.popleft()
+            if topic.removed:
+                done(TopicNotFound(topic.name))
+            else:
+                call()
 
     def _fail_from(self, topic: Topic, ticket: Ticket, error: TopicsError) -> None:
         """A ticket failed: it and all behind it publish nothing, and their seqs are free again [S-110]."""
@@ -239,6 +260,8 @@ class Core:
             one.settled = True
             why = error if one is ticket else CommitFailed(f"a write in front of it failed: {error}")
             one.fail(why)
+        if topic.line:
+            self.owner.soon(lambda: self._advance(topic))
 
     def touch(self, topic: Topic) -> None:
         """A topic changes: the next checkpoint looks at it."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from topics.codec import control
 from topics.engine import retention
 from topics.engine.core import Core, Outcome, control_frame
+from topics.engine.retention import has_caps
 from topics.engine.topic import Lsn, Ticket, Topic
 from topics.errors import BatchTooLarge, CallerError, TopicsError
 from topics.model import DeleteResult, Limits, Selector, check_u64
@@ -56,18 +57,16 @@ def delete(core: Core, name: str, removal: Removal, dry_run: bool, done: Outcome
 
 
 def _retained(core: Core, topic: Topic, removal: Removal, dry_run: bool, done: Outcome) -> None:
-    def go_on(error: TopicsError | None) -> None:
-        if error is not None:
-            done(error)
-        elif core.names.get(topic.name) is not topic:
+    def go_on() -> None:
+        if core.names.get(topic.name) is not topic:
             delete(core, topic.name, removal, dry_run, done)
         elif dry_run:
             done(_result(topic, _would_delete(topic, _body(topic, removal, None))))
         else:
-            _stage(core, topic, removal, done)
+            core.in_line(topic, lambda: _stage(core, topic, removal, done), done, quiet=has_caps(topic.config))
 
     topic.mark_again()
-    retention.expire(core, topic, go_on)
+    retention.expire(core, topic, go_on, done)
 
 
 def _body(topic: Topic, removal: Removal, number: int | None) -> control.Delete:
@@ -98,20 +97,17 @@ def _stage(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
     def publish(lsn: Lsn | None) -> None:
         removed = topic.apply(body, lsn)
         assert removed is not None
-        topic.index.trim_overlays(topic.floor)
+        if topic.index.overlays:
+            topic.index.trim_overlays(topic.earliest_seq)
         done(_result(topic, removed.records))
 
-    def fail(error: TopicsError) -> None:
-        topic.delete_number_staged = topic.delete_number
-        done(error)
-
-    ticket = Ticket(publish, fail, topic.next_seq)
+    ticket = Ticket(publish, done, topic.next_seq)
     durable = topic.durability == "fsync"
     frames = control_frame(body, topic, core.clock.now_ms(), durable=durable) if logged else None
     try:
         core.stage(topic, frames, 1, ticket, durable=durable, control=True)
     except TopicsError as error:
-        fail(error)
+        done(error)
 
 
 def _result(topic: Topic, deleted: int) -> DeleteResult:

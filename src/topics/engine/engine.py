@@ -404,7 +404,7 @@ class Engine:
         for id in list(core.expiring):
             topic = core.topics.get(id)
             if topic is not None and not topic.removed:
-                retention.expire(core, topic, lambda error: None)
+                retention.expire(core, topic, lambda: None, lambda error: None)
         for id in core.keys.topic_ids():
             topic = core.topics.get(id)
             if topic is not None:

@@ -65,7 +65,7 @@ class RamFrames:
 
     def drop_before(self, offset: int) -> None:
         """Forget chunks that end at or before an offset."""
-        index = bisect_right(self._starts, offset) - 1
+        index = len(self._chunks) if offset >= self.end else bisect_right(self._starts, offset) - 1
         if index > 0:
             self.nbytes -= sum(map(len, self._chunks[:index]))
             del self._chunks[:index], self._starts[:index]
@@ -165,6 +165,8 @@ class Index:
                 break
             overlay.tail.drop_through(min(below - 1, overlay.tail.end))
             overlay.tags.drop_through(below - 1)
+            if overlay.tail.end < overlay.tail.first:
+                overlay.frames.drop_before(overlay.frames.end)
             for run in overlay.tail.runs(overlay.tail.first, overlay.tail.first):
                 if isinstance(run, EntryRun):
                     overlay.frames.drop_before(int(run.locations[0]))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from topics import paths
 from topics.codec import control
 from topics.engine import retention
-from topics.engine.core import Core, Outcome, control_frame
+from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.index import Index
 from topics.engine.topic import Lsn, Ticket, Topic
 from topics.errors import CallerError, EngineClosed, LimitReached, TopicExistsIncompatible, TopicsError
@@ -30,11 +30,17 @@ def put(core: Core, name: str, config: TopicConfig | Mapping[str, object] | None
     if gate is not None:
         gate.append(lambda: put(core, name, config, done))
         return
+    guarded(lambda: _put(core, name, config, done), done)
+
+
+def _put(core: Core, name: str, config: TopicConfig | Mapping[str, object] | None, done: Outcome) -> None:
     topic = core.names.get(name)
     if topic is None:
         create(core, name, config, lambda made: done(made if isinstance(made, Exception) else (True, made.config)))
-    else:
-        _configure(core, topic, TopicConfig.parse(config, name), done)
+        return
+    parsed = TopicConfig.parse(config, name)
+    quiet = retention.has_caps(topic.config) or retention.has_caps(parsed) or bool(topic.classes)
+    core.in_line(topic, lambda: _configure(core, topic, parsed, done), done, quiet=quiet)
 
 
 def create(core: Core, name: str, config: TopicConfig | Mapping[str, object] | None, done: Outcome) -> None:
@@ -154,11 +160,11 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
         if topic.reservation.ceiling and topic.config.durability != "disk":
             give_back(core, topic)
         describe(core, topic)
-        retention.expire(core, topic, lambda error: done((False, topic.config)))
+        answer = (False, topic.config)
+        retention.expire(core, topic, lambda: done(answer), lambda error: done(answer))
 
     def fail(error: TopicsError) -> None:
         topic.classes.remove(config.durability)
-        topic.version_staged = topic.config_version
         done(error)
 
     ticket = Ticket(publish, fail, topic.next_seq)
@@ -197,8 +203,11 @@ def delete(core: Core, name: str, done: Outcome) -> None:
         core.keys.remove(topic.id)
         core.producers.remove(topic.id)
         core.recent.forget(topic.id)
-        core.reserved.discard(topic.id)
-        core.expiring.discard(topic.id)
+        for ids in (core.reserved, core.expiring, core.unsealed, core.changed):
+            ids.discard(topic.id)
+        if topic.index.segments is not None:
+            for one in topic.index.segments.segments:
+                topic.index.segments.reader.forget(one)
         if lsn is not None:
             core.removing[topic.id] = lsn
         core.wake(topic)

@@ -16,10 +16,10 @@ import numpy as np
 from topics.codec import envelope
 from topics.codec.segment import DELETED, LOST, ovh
 from topics.engine import priority, retention
-from topics.engine.core import Core, Outcome
+from topics.engine.core import Core, Outcome, guarded
 from topics.engine.index import Run, Stored
 from topics.engine.topic import Topic
-from topics.errors import CallerError, TopicNotFound, TopicsError
+from topics.errors import CallerError, TopicNotFound
 from topics.model import Gap, GapReason, Limits, ReadResult, Record, TopicState, check_u32, check_u64, utf8_bytes
 from topics.storage.segread import Absent
 from topics.storage.tail import DeadRun
@@ -91,10 +91,7 @@ def read(core: Core, query: Query, done: Outcome) -> None:
 
 
 def _read(core: Core, topic: Topic, query: Query, done: Outcome) -> None:
-    def go_on(error: TopicsError | None) -> None:
-        if error is not None:
-            done(error)
-            return
+    def go_on() -> None:
         if core.topics.get(topic.id) is not topic:
             done(TopicNotFound(query.name))
             return
@@ -106,7 +103,7 @@ def _read(core: Core, topic: Topic, query: Query, done: Outcome) -> None:
             done(result)
 
     topic.mark_again()
-    retention.expire(core, topic, go_on)
+    retention.expire(core, topic, go_on, done)
 
 
 def _wait(core: Core, topic: Topic, query: Query, first: ReadResult, done: Outcome) -> None:
@@ -119,7 +116,7 @@ def _wait(core: Core, topic: Topic, query: Query, first: ReadResult, done: Outco
         if topic.removed:
             done(TopicNotFound(query.name))
         else:
-            _read(core, topic, query._replace(wait_ms=0), done)
+            guarded(lambda: _read(core, topic, query._replace(wait_ms=0), done), done)
 
     def late() -> None:
         topic.waiters.pop(key, None)
@@ -299,10 +296,8 @@ def state(core: Core, name: str, touch: bool, done: Outcome) -> None:
     """A topic at this instant, retention applied [STA-1]; answers a `TopicState`."""
 
     def found(topic: Topic) -> None:
-        def go_on(error: TopicsError | None) -> None:
-            if error is not None:
-                done(error)
-            elif core.topics.get(topic.id) is not topic:
+        def go_on() -> None:
+            if core.topics.get(topic.id) is not topic:
                 done(TopicNotFound(name))
             else:
                 now = core.clock.now_ms()
@@ -311,7 +306,7 @@ def state(core: Core, name: str, touch: bool, done: Outcome) -> None:
                 done(describe(topic, now))
 
         topic.mark_again()
-        retention.expire(core, topic, go_on)
+        retention.expire(core, topic, go_on, done)
 
     core.with_topic(name, found, done)
 

@@ -57,11 +57,15 @@ def drop_dead(core: Core) -> None:
     """Drop what the newest durable mark explains, and the data of segments that are dead in mid-log [S-274]."""
     for id in list(core.unsealed):
         topic = core.topics.get(id)
-        if topic is not None and topic.marked is not None:
-            try:
-                _drop_of(core, topic)
-            except OSError as error:
-                log.error("topic %r: nothing is dropped now: %s", topic.name, error)
+        if topic is None or topic.marked is None:
+            continue
+        try:
+            _drop_of(core, topic)
+        except OSError as error:
+            log.error("topic %r: nothing is dropped now: %s", topic.name, error)
+        else:
+            if _is_settled(core, topic):
+                core.unsealed.discard(id)
 
 
 def _drop_of(core: Core, topic: Topic) -> None:
@@ -79,6 +83,14 @@ def _drop_of(core: Core, topic: Topic) -> None:
             one.stub, one.has_tags = True, False
             segments.reader.forget(one)
             _unlink(core, topic, one, stub=True)
+
+
+def _is_settled(core: Core, topic: Topic) -> bool:
+    """Whether no checkpoint has anything to do for a topic until it changes again."""
+    segments = topic.index.segments
+    assert segments is not None
+    busy = topic.index.tail.records or topic.needed or topic.retry or segments.has_pending or segments.reader.damaged
+    return not busy and segments.active is None and topic.id not in core.changed
 
 
 def _unlink(core: Core, topic: Topic, one: Segment, *, stub: bool) -> None:

@@ -183,22 +183,22 @@ class Recovery:
             self._known[id].head = max(self._known[id].head, said.head_seq)
         self._claims[id] = claim
         floor = max(*floors, base)
+        # Not the prefix delete: holes below it are still told, and the log has them [S-125].
+        start = max(ck + 1, *floors[:2], base)
         told = config.durability in ("disk", "fsync")
         dir = core.topic_dir(id)
         assert core.wal is not None
-        # Renamed: its TopicDelete is in the log, and nothing of it is to be looked at.
-        gone = core.fs.exists(f"{core.dir}/{paths.TOPICS_DIR}/{paths.topic_dir(id, deleted=True)}")
-        if (ck or core.fs.exists(dir)) and not gone:
+        if id not in self._found.deleted and (ck or core.fs.exists(dir)):
             ensure_dir(core.fs, dir)
             opened = open_segments(
                 core.fs, dir, id, core.maps, core.config.segment_limits,
                 ckpt_seq=ck, claim=claim, rows=rows, floor=floor, told=told,
             )  # fmt: skip
             self._report(id, opened)
-            index = Index(id, max(ck + 1, floor), opened.segments, core.wal.reader, core.recent)
+            index = Index(id, start, opened.segments, core.wal.reader, core.recent)
         else:
             index = lifecycle.new_index(core, id, told=told)
-            index.tail = Tail(max(ck + 1, floor))
+            index.tail = Tail(start)
         return index, floors
 
     def _report(self, id: int, opened: Opened) -> None:

@@ -13,13 +13,12 @@ import logging
 from collections.abc import Callable
 
 from topics.codec import control
-from topics.engine.core import Core, control_frame
+from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.topic import Lsn, Topic
-from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError, WalClosed, WalFull
+from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError, WalIo
+from topics.model import TopicConfig
 
 log = logging.getLogger("topics.engine")
-
-Then = Callable[[TopicsError | None], None]
 
 
 def unexpired(core: Core, topic: Topic) -> tuple[int, int]:
@@ -54,7 +53,7 @@ def _limit(topic: Topic, now_ms: int) -> int:
 def enforce_caps(core: Core, topic: Topic) -> None:
     """Evict the lowest live records until both caps hold [CAP-2]."""
     config = topic.config
-    if config.discard != "old" or not (config.cap_records or config.cap_bytes):
+    if not has_caps(config):
         return
     records, nbytes = topic.count, topic.bytes
     if not _exceeds(config.cap_records, records) and not _exceeds(config.cap_bytes, nbytes):
@@ -76,7 +75,7 @@ def enforce_caps(core: Core, topic: Topic) -> None:
     if taken:
         topic.evict(floor, taken, freed)
         if topic.index.overlays:
-            topic.index.trim_overlays(topic.floor)
+            topic.index.trim_overlays(topic.earliest_seq)
 
 
 def try_caps(core: Core, topic: Topic) -> None:
@@ -92,13 +91,20 @@ def _exceeds(cap: int, value: int) -> bool:
     return bool(cap) and value > cap
 
 
-def expire(core: Core, topic: Topic, then: Then) -> None:
-    """Bring the TTL floor up to date, then go on; with an error, nothing moved and the operation fails."""
+def has_caps(config: TopicConfig) -> bool:
+    """Whether records are evicted behind publications: then a floor must not be pinned while any is on its way."""
+    return config.discard == "old" and bool(config.cap_records or config.cap_bytes)
+
+
+def expire(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) -> None:
+    """Bring the TTL floor up to date, then go on; on failure nothing moved and the operation fails."""
     if not topic.config.ttl_ms or topic.removed:
-        then(None)
+        then()
         return
     if topic.ttl_waiting is not None:
-        topic.ttl_waiting.append(lambda error: expire(core, topic, then) if error is None else then(error))
+        topic.ttl_waiting.append(
+            lambda error: done(error) if error else guarded(lambda: expire(core, topic, then, done), done)
+        )
         return
     now = topic.ttl_now = max(core.clock.now_ms(), topic.ttl_now)
     limit = _limit(topic, now)
@@ -107,13 +113,12 @@ def expire(core: Core, topic: Topic, then: Then) -> None:
     if first is not None and first.ts < limit:
         last = topic.index.expired_through(limit, topic.floor, topic.head)
     if last is None:
-        then(None)
+        then()
         return
     body = control.EvictWatermark(cap_floor=topic.cap_floor, ttl_floor=last + 1, earliest_seq=last + 1)
     if not core.is_logged(topic):
-        topic.apply(body)
-        topic.index.trim_overlays(topic.floor)
-        then(None)
+        _raise(core, topic, body)
+        then()
         return
     topic.ttl_waiting = []
 
@@ -121,12 +126,16 @@ def expire(core: Core, topic: Topic, then: Then) -> None:
         waiting, topic.ttl_waiting = topic.ttl_waiting or [], None
         error = outcome if isinstance(outcome, TopicsError) else None
         if error is None:
-            topic.apply(body)
-            topic.index.trim_overlays(topic.floor)
-            core.touch(topic)
+            try:
+                _raise(core, topic, body)
+            except OSError as failed:
+                error = WalIo(failed)
         elif core.shard(topic.id).state != "ok" and not isinstance(error, CommitFailed):
             error = None  # suspended: it could not be logged before the shard was latched either
-        then(error)
+        if error is None:
+            guarded(then, done)
+        else:
+            done(error)
         for one in waiting:
             one(error)
 
@@ -134,7 +143,13 @@ def expire(core: Core, topic: Topic, then: Then) -> None:
         core.submit(topic.id, control_frame(body, topic, now, durable=True), 1, logged, durable=True)
     except (ShardReadOnly, StorageFull):
         topic.ttl_waiting = None
-        then(None)
-    except (WalFull, WalClosed) as error:
+        then()
+    except TopicsError:
         topic.ttl_waiting = None
-        then(error)
+        raise
+
+
+def _raise(core: Core, topic: Topic, body: control.EvictWatermark) -> None:
+    topic.apply(body)
+    topic.index.trim_overlays(topic.earliest_seq)
+    core.touch(topic)

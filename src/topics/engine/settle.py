@@ -37,6 +37,7 @@ class ReadyMark:
         self._running = False
         self._left = 0
         self._held: list[Held] = []
+        self._held_bytes = 0
 
     def hold(
         self,
@@ -48,13 +49,16 @@ class ReadyMark:
         control: bool,
     ) -> None:
         """Keep a submission until the mark is synced; begin with the first."""
-        if len(self._held) >= self._core.config.queue_submissions:
+        config = self._core.config
+        crowded = len(self._held) >= config.queue_submissions or self._held_bytes + len(frames) > config.queue_bytes
+        if self._held and crowded:
             raise WalFull(f"{len(self._held)} submissions wait for the run to begin")
         if not self._running and any(one.state != "ok" for one in self._shards()):
             # Refused by the shard itself, in its own words; `probe` of a full one brings it back.
             for one in self._shards():
                 one.check(len(frames))
         self._held.append((shard, frames, count, done, durable, control))
+        self._held_bytes += len(frames)
         self.begin()
 
     def _shards(self) -> list[Shard]:
@@ -122,21 +126,29 @@ class ReadyMark:
             self._lock.settle(core.run)
         except OSError as error:
             log.warning("the lock file keeps settled lines: %s", error)
-        held, self._held = self._held, []
-        for shard, frames, count, done, durable, is_control in held:
-            try:
-                shard.submit(frames, count, done, durable=durable, control=is_control)
-            except TopicsError as error:
-                done(error)
+        refused: dict[str, TopicsError] = {}
+        for shard, frames, count, done, durable, is_control in self._take_held():
+            # What stands behind a refused one may count on its seqs: the log must not have it without the other.
+            if shard.key not in refused:
+                try:
+                    shard.submit(frames, count, done, durable=durable, control=is_control)
+                except TopicsError as refusal:
+                    refused[shard.key] = refusal
+                else:
+                    continue
+            done(refused[shard.key])
 
     def _give_up(self, error: TopicsError) -> None:
         """What was held fails; the next submission or tick tries again."""
         self._running = False
         self.failed = error
         log.error("the run could not begin: %s", error)
-        held, self._held = self._held, []
-        for _, _, _, done, _, _ in held:
+        for _, _, _, done, _, _ in self._take_held():
             done(error)
+
+    def _take_held(self) -> list[Held]:
+        held, self._held, self._held_bytes = self._held, [], 0
+        return held
 
     @property
     def is_full(self) -> bool:

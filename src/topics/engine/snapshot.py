@@ -125,10 +125,11 @@ class Snapshots:
         self._at_ms = core.clock.now_ms()
         self._at_bytes += self._written()
         self._retained = [{row.group: row for row in header.wal}, *self._retained[:1]]
-        wal, gone = core.wal, []
+        wal = core.wal
+        gone: list[tuple[str, int]] = []
 
         def trim() -> None:
-            gone.extend(wal.trim(self._retained))
+            wal.trim(self._retained, gone)
 
         def trimmed(error: BaseException | None) -> None:
             wal.forget(gone)

@@ -122,6 +122,8 @@ class Topic:
         """Head and floors in the newest mark row."""
         self.reservation = Reservation()
         self.tickets: deque[Ticket] = deque()
+        self.line: deque[tuple[bool, Callable[[], None], Callable[[TopicsError], None]]] = deque()
+        """What waits to be staged: whether it needs quiet, what it does, and who is told if it cannot."""
         self.classes: list[Durability] = []
         """Classes of configurations that are staged [CFG-10]."""
         self.needed: list[Lsn] = []
@@ -294,23 +296,25 @@ class Topic:
         return np.intersect1d(tagged, np.array(entry.seqs, np.uint64))
 
     def mark_again(self) -> None:
-        """Set the marks that an I/O error kept from being set."""
+        """Set the marks that an I/O error kept from being set; some of them may have been set before it."""
+        if not self.retry:
+            return
         while self.retry:
-            removed = self.index.mark_deleted(self.retry[-1])
-            self._add(-removed.records, -removed.bytes)
+            self.index.mark_deleted(self.retry[-1])
             self.retry.pop()
-            self.forget_ahead()
+        self.recount()
 
     def raise_floors(self, cap_floor: int, ttl_floor: int, delete_below: int) -> None:
         """Floors only rise; what falls below them is not counted any more [INV-7]."""
         if cap_floor <= self.cap_floor and ttl_floor <= self.ttl_floor and delete_below <= self.delete_below:
             return
-        old = self.floor
+        floor = max(self.floor, cap_floor, ttl_floor, delete_below)
+        # Counted first: an I/O error must not leave floors and counts apart.
+        gone = self.index.live(self.floor, min(floor - 1, self.head)) if not self.recovering else None
         self.cap_floor = max(self.cap_floor, cap_floor)
         self.ttl_floor = max(self.ttl_floor, ttl_floor)
         self.delete_below = max(self.delete_below, delete_below)
-        if not self.recovering and self.floor > old:
-            gone = self.index.live(old, min(self.floor - 1, self.head))
+        if gone is not None:
             self._add(-gone.records, -gone.bytes)
 
     def evict(self, cap_floor: int, records: int, nbytes: int) -> None:

@@ -24,6 +24,7 @@ from topics.storage.lockfile import FailedSync
 from topics.storage.shards import group_dir
 from topics.storage.snapshot import SnapshotStore
 
+_TOPIC_DELETE = control.TYPES[control.TopicDelete]
 _HEAD = struct.Struct("<IB")
 
 
@@ -65,6 +66,8 @@ class Found(NamedTuple):
     """Boot id of each run seen."""
     ready: frozenset[int]
     closed: frozenset[int]
+    deleted: frozenset[int]
+    """Topics whose TopicDelete is in the log: nothing of them is to be looked at."""
     islands: frozenset[FailedSync]
     """Groups in which a page cache was found to be lost [S-245]."""
 
@@ -177,6 +180,7 @@ def _scan(fs: Fs, store_id: str, snapshot: Snapshot | None, headers: list[Header
     runs = {header.run: header.boot for header in headers}
     ready: set[int] = {header.run for header in headers}
     closed: set[int] = set()
+    deleted: set[int] = set()
     islands: set[FailedSync] = set()
     for group in groups.values():
         run = 0
@@ -191,6 +195,7 @@ def _scan(fs: Fs, store_id: str, snapshot: Snapshot | None, headers: list[Header
     files.sort(key=lambda one: (one.run, one.group.key, one.file.number))
     for one in files:
         view = read_file(fs, one.group, one.file)
+        deleted |= _deleted(view, one.offsets)
         for mark in _marks(view, one.offsets):
             if isinstance(mark, control.ReadyMark):
                 ready.add(mark.run)
@@ -202,7 +207,17 @@ def _scan(fs: Fs, store_id: str, snapshot: Snapshot | None, headers: list[Header
                     if known is None or mark.n >= known.checkpoint:
                         marks[row.topic_id] = LoggedMark(mark.n, row)
     return Found(
-        store_id, snapshot, headers, groups, files, marks, runs, frozenset(ready), frozenset(closed), frozenset(islands)
+        store_id,
+        snapshot,
+        headers,
+        groups,
+        files,
+        marks,
+        runs,
+        frozenset(ready),
+        frozenset(closed),
+        frozenset(deleted),
+        frozenset(islands),
     )
 
 
@@ -223,6 +238,14 @@ def _offsets(view: memoryview, start: int) -> npt.NDArray[np.uint64]:
         offsets.append(at)
         at += 4 + unpack(view, at)[0]
     return np.frombuffer(offsets, np.uint64) if len(offsets) else np.empty(0, np.uint64)
+
+
+def _deleted(view: memoryview, offsets: npt.NDArray[np.uint64]) -> set[int]:
+    """Topics of TopicDelete frames."""
+    if not len(offsets):
+        return set()
+    kinds = np.frombuffer(view, np.uint8)[offsets + np.uint64(4)]
+    return {frame.fields(view, at).topic_id for at in offsets[kinds == _TOPIC_DELETE].tolist()}
 
 
 def _marks(view: memoryview, offsets: npt.NDArray[np.uint64]) -> Iterator[control.CheckpointMark]:

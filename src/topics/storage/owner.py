@@ -12,10 +12,10 @@ An event loop is a third one: `soon` is `call_soon`, reports are `call_soon_thre
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 log = logging.getLogger("topics.storage")
@@ -87,7 +87,7 @@ class LockedOwner:
         self._lock = threading.RLock()
         self._depth = 0
         self._soon: deque[Callable[[], None]] = deque()
-        self._lanes: dict[str, ThreadPoolExecutor] = {}
+        self._lanes: dict[str, _Lane] = {}
         self._outstanding = 0
         self._idle = threading.Condition()
 
@@ -99,7 +99,11 @@ class LockedOwner:
     def __exit__(self, *exception: object) -> None:
         try:
             while self._depth == 1 and self._soon:
-                self._soon.popleft()()
+                call = self._soon.popleft()
+                try:
+                    call()
+                except Exception:  # it is nobody's in particular: what else was put off must still be done
+                    log.exception("something that was put off failed")
         finally:
             self._depth -= 1
             self._lock.release()
@@ -108,12 +112,12 @@ class LockedOwner:
         self._soon.append(call)
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
-        pool = self._lanes.get(lane)
-        if pool is None:
-            pool = self._lanes[lane] = ThreadPoolExecutor(1, thread_name_prefix=f"topics-{lane}")
+        thread = self._lanes.get(lane)
+        if thread is None:
+            thread = self._lanes[lane] = _Lane(f"topics-{lane}")
         with self._idle:
             self._outstanding += 1
-        pool.submit(self._carry_out, work, done)
+        thread.put(lambda: self._carry_out(work, done))
 
     def _carry_out(self, work: Work, done: Done) -> None:
         outcome: BaseException | None = None
@@ -125,8 +129,7 @@ class LockedOwner:
             with self:
                 done(outcome)
         except Exception:
-            log.exception("a report of lane work failed")
-            raise
+            log.exception("a helper's report failed")
         finally:
             with self._idle:
                 self._outstanding -= 1
@@ -140,5 +143,28 @@ class LockedOwner:
     def close(self) -> None:
         """The same, and end the helpers."""
         self.wait_idle()
-        for pool in self._lanes.values():
-            pool.shutdown()
+        for lane in self._lanes.values():
+            lane.stop()
+
+
+class _Lane:
+    """One daemon thread that does one thing after another; it works until the interpreter is gone."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, call: Callable[[], None]) -> None:
+        """Have it done behind everything that was put before."""
+        self._queue.put(call)
+
+    def stop(self) -> None:
+        """End the thread, unless it is the caller."""
+        self._queue.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (call := self._queue.get()) is not None:
+            call()

@@ -257,14 +257,15 @@ class Shard:
             raise WalClosed(f"shard {self.key!r} is closing")
         if self.state == "read_only":
             raise ShardReadOnly(f"shard {self.key!r} takes no more writes in this run: {self.reason}")
-        if self.state == "full" and not (control and self._has_room(size)):
+        if self.state == "full" and not (control and self.has_room(size)):
             raise StorageFull(f"shard {self.key!r} has no space: {self.reason}")
         crowded = self.depth >= self._max_submissions or self._pending_bytes + size > self._max_pending_bytes
         if crowded and self.depth:
             self.counters.refused += 1
             raise WalFull(f"shard {self.key!r} has {self.depth} submissions waiting")
 
-    def _has_room(self, size: int) -> bool:
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes of control frames fit the active file."""
         """Whether the active file holds `size` bytes behind everything accepted."""
         in_flight = 0 if self._in_flight is None else len(self._in_flight.buffer)
         return self._started and self._fits(in_flight + len(self._buffer) + size)

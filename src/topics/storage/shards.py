@@ -144,32 +144,30 @@ class Shards:
         shard = self._by_key.get(key)
         return paths.U64_MAX if shard is None else shard.done_pos().file_no
 
-    def trim(self, retained: list[Mapping[str, WalRow]]) -> list[tuple[str, int]]:
-        """Unlink files below the positions of every retained snapshot; group and number of those that are gone."""
-        gone: list[tuple[str, int]] = []
+    def trim(self, retained: list[Mapping[str, WalRow]], gone: list[tuple[str, int]]) -> None:
+        """Unlink files below the positions of every retained snapshot; `gone` gets group and number of each."""
         for shard in self.shards:
             rows = [rows.get(shard.key) for rows in retained]
             if rows and all(row is not None for row in rows):
                 below = min(row.file_no + row.retired for row in rows if row is not None)
-                gone += self._trim_earlier(shard.key, below)
+                self._trim_earlier(shard.key, below, gone)
                 gone += [(shard.key, number) for number in shard.log.delete_before(below)]
         for key in list(self.orphans):
             rows = [rows.get(key) for rows in retained]
             if rows and all(row is not None and row.retired for row in rows) and self._remove(key):
                 gone += [(key, number) for number in (*self._starts[key], 0)]
-        return gone
 
-    def _trim_earlier(self, key: str, below: int) -> list[tuple[str, int]]:
+    def _trim_earlier(self, key: str, below: int, gone: list[tuple[str, int]]) -> None:
         """Unlink files that lay below the replay position when the engine was opened, oldest first."""
-        gone: list[tuple[str, int]] = []
         dir = group_dir(self._wal_dir, key)
         for number in sorted(self._below[key]):
             if number >= below:
                 break
-            self._fs.remove(f"{dir}/{paths.wal_file(number)}")
+            path = f"{dir}/{paths.wal_file(number)}"
+            if self._fs.exists(path):
+                self._fs.remove(path)
             self._fs.sync_dir(dir)
             gone.append((key, number))
-        return gone
 
     def forget(self, gone: Iterable[tuple[str, int]]) -> None:
         """On the owner: files that `trim` unlinked."""

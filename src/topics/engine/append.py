@@ -99,7 +99,7 @@ def _create(core: Core, write: Write, done: Outcome) -> None:
 
 
 def _append(core: Core, topic: Topic, write: Write, done: Outcome, created: bool) -> None:
-    topic.mark_again()
+    retention.catch_up(core, topic)
     now = core.clock.now_ms()
     known = _known(core, topic, write, now)
     if isinstance(known, Pending):

@@ -18,7 +18,6 @@ from functools import partial
 import numpy as np
 
 from topics.codec import control, frame
-from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
 from topics.codec.segment import DELETED, ENTRY_BYTES, LOST, ovh, reframe
 from topics.engine import reclaim
@@ -92,7 +91,7 @@ class _Job:
             if self.cycle.due(self.now_ms):
                 self.cycle.seal()
             self.cycle.sync()
-        except (OSError, NotAFrame, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the cycle does not count and the tail stays
             self.error = error
 
     def _fill(self, wal: WalReader) -> None:

@@ -221,6 +221,8 @@ class Core:
                 ticket.publish(ticket.lsn if isinstance(ticket.lsn, Lsn) else None)
             except OSError as error:
                 ticket.fail(WalIo(error, f"topic {topic.name!r}"))
+            except Exception:  # a caller's callback: those behind it must not pay for it
+                log.exception("publishing in topic %r", topic.name)
         if topic.line:
             self.owner.soon(lambda: self._advance(topic))
 

@@ -65,7 +65,7 @@ def _retained(core: Core, topic: Topic, removal: Removal, dry_run: bool, done: O
         else:
             core.in_line(topic, lambda: _stage(core, topic, removal, done), done, quiet=has_caps(topic.config))
 
-    topic.mark_again()
+    retention.catch_up(core, topic)
     retention.expire(core, topic, go_on, done)
 
 

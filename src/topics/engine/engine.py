@@ -228,7 +228,7 @@ class Engine:
 
     def _settle(self, lock: StoreLock, recovery: recover.Recovery) -> None:
         core = self._core
-        settling = ReadyMark(core, lock, recovery.decided, bool(recovery.skipped))
+        settling = ReadyMark(core, lock, recovery.decided, recovery.unborn)
         core.settling = settling
         if not recovery.must_settle:
             return
@@ -543,7 +543,10 @@ class Engine:
                     future.set_result(outcome)
 
         def report(outcome: Any) -> None:
-            loop.call_soon_threadsafe(settle, outcome)
+            try:
+                loop.call_soon_threadsafe(settle, outcome)
+            except RuntimeError:
+                log.info("nobody waits for an outcome any more: its event loop is closed")
 
         with self._owner:
             _start(start, report)

@@ -102,7 +102,7 @@ def _read(core: Core, topic: Topic, query: Query, done: Outcome) -> None:
         else:
             done(result)
 
-    topic.mark_again()
+    retention.catch_up(core, topic)
     retention.expire(core, topic, go_on, done)
 
 
@@ -201,6 +201,8 @@ class _Walk:
     def _end_of_run(self, last: int, reason: int) -> int:
         """Holes of one reason in a row are one run, whatever they are kept in [S-125]."""
         for piece in self._topic.index.walk(last + 1, self._topic.head):
+            if piece.first != last + 1:
+                return last
             if isinstance(piece, DeadRun):
                 if piece.reason != reason:
                     return last
@@ -305,7 +307,7 @@ def state(core: Core, name: str, touch: bool, done: Outcome) -> None:
                     topic.last_read_ms = now
                 done(describe(topic, now))
 
-        topic.mark_again()
+        retention.catch_up(core, topic)
         retention.expire(core, topic, go_on, done)
 
     core.with_topic(name, found, done)

@@ -85,6 +85,8 @@ class Recovery:
             *(mark.checkpoint for mark in found.marks.values()),
             0,
         )
+        self.unborn: list[Topic] = []
+        """Topics that nobody was told of and whose name another one has: their deletion is to be logged."""
         self.skipped: dict[int, int] = {}
         """Frames of topics whose creation was lost, by topic; only salvage goes on then [S-66]."""
         self.revived = 0
@@ -118,8 +120,18 @@ class Recovery:
         for topic in list(core.topics.values()):
             self._repair(topic)
             self._settle(topic)
-        core.names = {topic.name: topic for _, topic in sorted(core.topics.items())}
+        for _, topic in sorted(core.topics.items()):
+            self._bind(topic)
         core.producers.sweep(core.clock.now_ms())
+
+    def _bind(self, topic: Topic) -> None:
+        """Bind a name. A creation that failed may be in the log all the same: the one that succeeded came later."""
+        names = self._core.names
+        older = names.get(topic.name)
+        names[topic.name] = topic
+        if older is not None:
+            self.unborn.append(older)
+            self._delete_topic(older.id)
 
     def _register(self, item: TopicItem) -> None:
         core = self._core
@@ -305,12 +317,13 @@ class Recovery:
         if isinstance(body, control.TopicCreate):
             self._create(id, body)
             return
+        if isinstance(body, control.TopicDelete):
+            self._delete_topic(id)
+            return
         topic = self._topic(id)
         if topic is None:
             return
-        if isinstance(body, control.TopicDelete):
-            self._delete_topic(topic)
-        elif isinstance(body, control.Dedupe):
+        if isinstance(body, control.Dedupe):
             self._dedupe(id, body, ts)
         elif isinstance(body, control.Gap):
             topic.apply_gap(body, reference << 40 | at.offset)
@@ -348,13 +361,15 @@ class Recovery:
         topic.extra, topic.config_version, topic.version_staged = extra, body.config_version, body.config_version
         self._adopt(topic, floors)
 
-    def _delete_topic(self, topic: Topic) -> None:
+    def _delete_topic(self, id: int) -> None:
+        """Gone, its directory too: a snapshot may have forgotten the topic before that was renamed [S-275]."""
         core = self._core
-        del core.topics[topic.id]
-        self._deleted.add(topic.id)
-        topic.forget()
-        core.keys.remove(topic.id)
-        core.producers.remove(topic.id)
+        self._deleted.add(id)
+        topic = core.topics.pop(id, None)
+        if topic is not None:
+            topic.forget()
+            core.keys.remove(id)
+            core.producers.remove(id)
 
     def _dedupe(self, id: int, body: control.Dedupe, ts: int) -> None:
         core = self._core
@@ -505,7 +520,7 @@ class Recovery:
     def must_settle(self) -> bool:
         """Whether the `ready` mark has to be logged at once: something was decided, or the last run did not end."""
         last = max(self._found.ready, default=0)
-        return bool(self.decided) or (last > 0 and last not in self._found.closed)
+        return bool(self.decided or self.unborn) or (last > 0 and last not in self._found.closed)
 
 
 def mend(core: Core, found: Found) -> None:

@@ -83,8 +83,18 @@ def try_caps(core: Core, topic: Topic) -> None:
     try:
         enforce_caps(core, topic)
     except OSError as error:
+        topic.caps_due = True
         topic.forget_ahead()
         log.error("topic %r: nothing is evicted now: %s", topic.name, error)
+
+
+def catch_up(core: Core, topic: Topic) -> None:
+    """Do what an I/O error kept from being done; the first thing of every operation."""
+    if topic.retry:
+        topic.mark_again()
+    if topic.caps_due:
+        topic.caps_due = False
+        try_caps(core, topic)
 
 
 def _exceeds(cap: int, value: int) -> bool:

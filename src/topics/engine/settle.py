@@ -13,7 +13,7 @@ from collections.abc import Callable
 from topics.codec import control, frame
 from topics.engine.core import Core
 from topics.engine.recover import Decided
-from topics.engine.topic import Lsn
+from topics.engine.topic import Lsn, Topic
 from topics.errors import TopicsError, WalFull
 from topics.storage.lockfile import StoreLock
 from topics.storage.shard import Lsn as ShardLsn
@@ -27,13 +27,13 @@ Held = tuple[Shard, bytes, int, Callable[[ShardLsn | TopicsError], None], bool, 
 class ReadyMark:
     """The beginning of a run. Invariant: either it is under way, or nothing is held."""
 
-    def __init__(self, core: Core, lock: StoreLock, decided: list[Decided], salvaged: bool) -> None:
+    def __init__(self, core: Core, lock: StoreLock, decided: list[Decided], unborn: list[Topic]) -> None:
         self.failed: TopicsError | None = None
         """Why the last attempt failed."""
         self._core = core
         self._lock = lock
         self._decided = list(decided)
-        self._salvaged = salvaged
+        self._unborn = list(unborn)
         self._running = False
         self._left = 0
         self._held: list[Held] = []
@@ -63,7 +63,8 @@ class ReadyMark:
 
     def _shards(self) -> list[Shard]:
         assert self._core.wal is not None
-        return [self._core.wal.shards[0], *(self._core.wal.of(one.topic.id) for one in self._decided)]
+        topics = [*(one.topic for one in self._decided), *self._unborn]
+        return [self._core.wal.shards[0], *(self._core.wal.of(topic.id) for topic in topics)]
 
     def begin(self) -> None:
         """Log what is left to be logged, unless it is under way."""
@@ -75,7 +76,30 @@ class ReadyMark:
         for one in list(self._decided):
             self._left += 1
             self._log_gap(one)
+        for topic in list(self._unborn):
+            self._left += 1
+            self._log_deletion(topic)
         self._one_done(None)
+
+    def _log_deletion(self, topic: Topic) -> None:
+        core = self._core
+        shard = core.shard(topic.id)
+
+        def logged(outcome: ShardLsn | TopicsError) -> None:
+            if isinstance(outcome, TopicsError):
+                self._one_done(outcome)
+                return
+            self._unborn.remove(topic)
+            core.unmarked.add(shard.key)
+            core.logged = True
+            self._one_done(None)
+
+        body = control.TopicDelete(name=topic.name, epoch=topic.epoch, delete_number=topic.delete_number + 1)
+        raw = frame.encode_control(body, topic.id, core.clock.now_ms(), durable=True)
+        try:
+            shard.submit(raw, 1, logged, durable=True, control=True)
+        except TopicsError as error:
+            self._one_done(error)
 
     def _log_gap(self, one: Decided) -> None:
         core, topic = self._core, one.topic

@@ -130,6 +130,8 @@ class Topic:
         """Delete and Gap frames that the next checkpoint of the topic makes unnecessary [S-192]."""
         self.retry: list[SeqArray] = []
         """Marks that an I/O error kept from being set."""
+        self.caps_due = False
+        """An I/O error kept records from being evicted."""
         self.last_write_ms: int | None = None
         self.last_read_ms: int | None = None
         self.ttl_now = 0

@@ -65,8 +65,8 @@ class Rewrite:
     """One rewrite of one segment."""
 
     __slots__ = (
-        "_durable", "_entries", "_fresh", "_idx_xxh3", "_late", "_renamed", "_segments", "_taken", "data_len", "files",
-        "generation", "segment",
+        "_durable", "_entries", "_fresh", "_idx_xxh3", "_late", "_lease", "_renamed", "_segments", "_taken", "data_len",
+        "files", "generation", "segment",
     )  # fmt: skip
 
     def __init__(self, segments: TopicSegments, segment: Segment) -> None:
@@ -76,6 +76,7 @@ class Rewrite:
         assert not segment.busy
         with segments.entries(segment) as entries:
             self._entries: Entries = entries.copy()
+        self._lease = segments.reader.hold(segment)
         segment.busy = True
         self.files = segments.files
         self.segment = segment
@@ -132,11 +133,13 @@ class Rewrite:
         """
         if self._renamed:
             self._switch()
+        self._lease.release()
         self.segment.busy = False
 
     def _switch(self) -> None:
         segment = self.segment
         self._segments.reader.forget(segment)
+        self._lease.release()
         segment.busy = False
         segment.generation, segment.data_len, segment.idx_xxh3 = self.generation, self.data_len, self._idx_xxh3
         segment.has_tags = bool((self._fresh["flags"] & codec.HAS_TAG).any())

@@ -77,6 +77,11 @@ class SegmentReader:
                 lease.pin()
             yield entries_in(lease.buffer, segment.n)
 
+    def hold(self, segment: Segment) -> Lease:
+        """Keep a sealed segment's entries in memory until the lease is released, whatever is renamed meanwhile."""
+        assert segment.sealed
+        return self._lease_idx(segment)
+
     def learn(self, segment: Segment, *, counts: bool) -> None:
         """Let the descriptor know what its entries say; with `counts` also how many are live."""
         if segment.gap is None:

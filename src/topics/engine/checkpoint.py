@@ -24,7 +24,7 @@ from topics.engine import reclaim
 from topics.engine.core import Core
 from topics.engine.snapshot import Snapshots
 from topics.engine.topic import Topic
-from topics.errors import TopicsError, WalIo
+from topics.errors import TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs, ensure_dir
 from topics.storage.cycle import Cycle
 from topics.storage.descriptor import room
@@ -278,6 +278,9 @@ class Checkpointer:
             self._mark(jobs, partial(self._marked, jobs, result, snapshot or full, not final, finish))
 
         def synced() -> None:
+            for job in jobs:
+                if job.topic.removed:
+                    job.error = TopicNotFound(job.topic.name)
             if jobs:
                 core.owner.aside("files", write, written)
             else:

@@ -221,8 +221,9 @@ class Core:
                 ticket.publish(ticket.lsn if isinstance(ticket.lsn, Lsn) else None)
             except OSError as error:
                 ticket.fail(WalIo(error, f"topic {topic.name!r}"))
-            except Exception:  # a caller's callback: those behind it must not pay for it
+            except Exception as error:  # those behind it must not pay for it, and nobody may wait for ever
                 log.exception("publishing in topic %r", topic.name)
+                ticket.fail(CommitFailed(f"topic {topic.name!r}: {error!r}"))
         if topic.line:
             self.owner.soon(lambda: self._advance(topic))
 

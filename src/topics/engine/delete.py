@@ -63,7 +63,8 @@ def _retained(core: Core, topic: Topic, removal: Removal, dry_run: bool, done: O
         elif dry_run:
             done(_result(topic, _would_delete(topic, _body(topic, removal, None))))
         else:
-            core.in_line(topic, lambda: _stage(core, topic, removal, done), done, quiet=has_caps(topic.config))
+            quiet = has_caps(topic.config) or bool(topic.classes or topic.line)
+            core.in_line(topic, lambda: _stage(core, topic, removal, done), done, quiet=quiet)
 
     retention.catch_up(core, topic)
     retention.expire(core, topic, go_on, done)

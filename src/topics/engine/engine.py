@@ -34,7 +34,8 @@ from topics.engine.records import Given
 from topics.engine.settle import ReadyMark
 from topics.engine.snapshot import Rows, Snapshots
 from topics.engine.timer import Timer
-from topics.errors import EngineClosed, TopicsError, WalIo
+from topics.engine.topic import Topic
+from topics.errors import EngineClosed, TopicsError, WalFull, WalIo
 from topics.fs import Fs, OsFs, ensure_dir, process_id
 from topics.fs import boot_id as machine_boot_id
 from topics.model import AppendResult, DeleteResult, Producer, ReadResult, TopicConfig, TopicState
@@ -395,7 +396,10 @@ class Engine:
         due = self._due.setdefault(what, self._opened_ns + ms * NS_PER_MS)
         if now >= due:
             self._due[what] = now + ms * NS_PER_MS
-            call()
+            try:
+                call()
+            except (OSError, TopicsError) as error:  # the others are due all the same
+                log.error("%s: %s", what, error)
 
     def _sweep(self) -> None:
         """Once a second: TTL, keys whose window is over, reservations of idle topics."""
@@ -403,8 +407,8 @@ class Engine:
         now = core.clock.now_ms()
         for id in list(core.expiring):
             topic = core.topics.get(id)
-            if topic is not None and not topic.removed:
-                retention.expire(core, topic, lambda: None, lambda error: None)
+            if topic is not None and not topic.removed and not _expire(core, topic):
+                break
         for id in core.keys.topic_ids():
             topic = core.topics.get(id)
             if topic is not None:
@@ -463,7 +467,8 @@ class Engine:
         assert core.wal is not None
         assert self._checkpointer is not None
         assert self._snapshots is not None
-        wrote = core.settling is None
+        # Heads of `ephemeral` topics are kept by marks alone [DUR-7].
+        wrote = core.settling is None or bool(core.changed)
         if wrote:
             checkpointed: list[object] = []
             with self._owner:
@@ -553,6 +558,17 @@ class Engine:
         return await future
 
 
+def _expire(core: Core, topic: Topic) -> bool:
+    """One topic of a sweep; False: the log takes no more now, the rest is for the next one."""
+    try:
+        retention.expire(core, topic, lambda: None, lambda error: None)
+    except WalFull:
+        return False
+    except (OSError, TopicsError) as error:
+        log.error("topic %r: TTL is not applied now: %s", topic.name, error)
+    return True
+
+
 def _start(start: Callable[[Outcome], None], done: Outcome) -> None:
     try:
         start(done)
@@ -573,8 +589,10 @@ class _Latch:
         self._outcome: Any = None
 
     def set(self, outcome: Any) -> None:
-        self._outcome = outcome
-        self._lock.release()
+        """Tell the outcome; the first one counts."""
+        if self._lock.locked():
+            self._outcome = outcome
+            self._lock.release()
 
     def wait(self) -> Any:
         self._lock.acquire()

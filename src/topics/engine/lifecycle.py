@@ -39,7 +39,7 @@ def _put(core: Core, name: str, config: TopicConfig | Mapping[str, object] | Non
         create(core, name, config, lambda made: done(made if isinstance(made, Exception) else (True, made.config)))
         return
     parsed = TopicConfig.parse(config, name)
-    quiet = retention.has_caps(topic.config) or retention.has_caps(parsed) or bool(topic.classes)
+    quiet = retention.has_caps(topic.config) or retention.has_caps(parsed) or bool(topic.classes or topic.line)
     core.in_line(topic, lambda: _configure(core, topic, parsed, done), done, quiet=quiet)
 
 

@@ -258,7 +258,7 @@ class _Walk:
 
     def _absent(self, seq: int, why: Absent) -> bool:
         """A frame that is gone is passed over; one that cannot be read is a hole of damage [S-176]."""
-        if why is Absent.GONE:
+        if why is Absent.GONE or not self._topic.told:
             return True
         if self._told_through == seq - 1 and self.tombstone is not None and self.tombstone.reason == "corrupt":
             self.tombstone = Gap.lost(self.tombstone.gap_from, seq, "corrupt", self._topic.head)

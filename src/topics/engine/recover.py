@@ -253,7 +253,7 @@ class Recovery:
     def _topic(self, id: int) -> Topic | None:
         """The topic of a frame; None for one that is gone."""
         topic = self._core.topics.get(id)
-        if topic is None and id >= self._below_next and id not in self._deleted:
+        if topic is None and id >= self._below_next and id not in self._deleted | self._found.deleted:
             if not self._salvage:
                 raise WalCorrupt(
                     f"frames of topic {id}, which nothing in the log creates; `topics doctor --salvage` is the way on"
@@ -346,9 +346,9 @@ class Recovery:
             known.head = max(known.head, body.head_seq)
         topic.apply(body, at)
         # What a floor explains is not expected in the log any more [S-240].
-        if topic.floor > topic.index.tail.end + 1:
-            topic.index.tail.drop_through(topic.floor - 1)
-            topic.next_seq = topic.floor
+        if topic.evict_floor > topic.index.tail.end + 1:
+            topic.index.tail.drop_through(topic.evict_floor - 1)
+            topic.next_seq = topic.evict_floor
 
     def _create(self, id: int, body: control.TopicCreate) -> None:
         core = self._core

@@ -237,7 +237,9 @@ class Topic:
         """Add the part of a gap that lies behind the log's end [S-129]; overlays stay what they are."""
         first = max(gap.first, self.index.tail.end + 1)
         if first <= gap.last:
-            self.index.tail.append_gap(gap.last - first + 1, self.last_ts, gap.reason, gap.hops, location)
+            # Of what is published: `last_ts` may be that of a record that is staged behind the gap.
+            ts = self.index.last_ts()
+            self.index.tail.append_gap(gap.last - first + 1, ts, gap.reason, gap.hops, location)
         self.head = max(self.head, gap.last)
         self.next_seq = max(self.next_seq, gap.last + 1)
 

@@ -29,7 +29,7 @@ from topics.codec.segment import GapSegment
 from topics.fs import File, close_quietly, pwrite_all
 from topics.storage import tags
 from topics.storage.descriptor import Claim, Limits, MarkedSegment, Marks, OpenSegment, seal_due
-from topics.storage.reindex import DAMAGE, Entries, data_end, live_of
+from topics.storage.reindex import DAMAGE, Entries, data_end, find_frames, live_of
 from topics.storage.segfile import SegmentFiles, load_entries
 
 
@@ -279,7 +279,11 @@ class Cycle:
             return None
         files = self.input.files
         data = files.read(files.path(current.first, "data"), current.data_len) or b""
-        return tags.encode_sidecar(_tags(data, current), files.topic_id, current.first)
+        try:
+            found = _tags(data, current)
+        except ValueError:  # a damaged frame is told when it is read; the others keep their tags
+            found = tags.tags_of(data, find_frames(data, files.mask, current.first, current.first + current.n - 1).rows)
+        return tags.encode_sidecar(found, files.topic_id, current.first)
 
     def _flag_sealed(self, one: MarkedSegment) -> None:
         """Write and sync the delete bytes of a sealed segment."""

@@ -88,6 +88,8 @@ def open_segments(
     opening = _Opening(opened.files, claim, floor, told)
     found = opening.run(ckpt_seq, {row.first: row for row in rows}, attached)
     opened.adopt(found, ckpt_seq + 1)
+    if opening.mended_active:
+        opened.mend_active()
     return Opened(opened, opening.report(opened.missing(floor, ckpt_seq)))
 
 
@@ -110,6 +112,11 @@ class _Opening:
         self._strays: list[int] = []
         self._removed: list[str] = []
         self._names_changed = False
+        self.mended_active = False
+        """The active segment's entries were made from `.data`; on disk they stay as they are until the next cycle.
+
+        Were they written now, a second start would hold them against the old claim and judge otherwise [S-249].
+        """
 
     def report(self, missing: tuple[Range, ...]) -> Report:
         made = (tuple(self._lost), tuple(self._rebuilt), tuple(self._given_up), self._revived, tuple(self._strays))
@@ -287,6 +294,7 @@ class _Opening:
             made = reindex(data, frames, first, claim.entries, old, trusted=intact, told=self._told)
             self._note(first, made)
             entries = made.entries
+            self.mended_active = True
         return self._cut(first, entries, raw, present)
 
     def _witnessed(self, old: Entries, data: bytes) -> Entries:
@@ -320,7 +328,7 @@ class _Opening:
             self._names_changed = True
         if raw[: len(packed)] == packed:
             self._truncate(files.path(first, "idx"), len(packed))
-        else:
+        elif not self.mended_active:
             files.write_plain_idx(first, packed)
             self._names_changed = True
         self._remove(files.path(first, "tag"))

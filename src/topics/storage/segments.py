@@ -88,6 +88,10 @@ class TopicSegments:
         self.segments, self._next_seq = segments, next_seq
         self._check()
 
+    def mend_active(self) -> None:
+        """The active segment's files are not what is known of it: the next cycle writes all of them again."""
+        self._reset = True
+
     def find(self, seq: int) -> Segment | None:
         """The segment that holds `seq`."""
         at = bisect_right(self.segments, seq, key=_first) - 1

@@ -19,7 +19,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from topics.testing import damage, faults, fuzz, mutants, sweep
+from topics.testing import damage, enginedamage, faults, fuzz, mutants, sweep
+from topics.testing.enginesubject import EngineSubject
 from topics.testing.shardsubject import ShardSubject
 from topics.testing.subject import Subject, Violation
 from topics.testing.walsubject import WalSubject
@@ -29,8 +30,13 @@ Outcome = tuple[int, list[str]]
 """Cases run, and what was violated."""
 
 SHOWN = 20
-SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardSubject}
-"""What is swept: the log library, and the server's log."""
+SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardSubject, "engine": EngineSubject}
+"""What is swept: the log library, the server's log, and the engine on it."""
+
+QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 600}
+"""Survivors that the quick size of `crash` judges; a whole engine takes long to open."""
+THIN = {"engine": {"exhaustive": 29, "faults": 601, "flips": 307, "truncate": 127}}
+"""Of what a quick size has, every how many cases are taken; primes, so that no kind of case is left out."""
 
 
 class Tally:
@@ -100,35 +106,46 @@ def _named(subject: str, outcome: Outcome) -> Outcome:
 
 def crash(args: argparse.Namespace) -> int:
     """Multi-epoch crash sweep: survivors at every disk call [T1, T2]."""
-    images = 3000 if args.quick else args.images
     tally = Tally("crash", "images")
     names = _subjects(args)
     if args.replay is not None:
         for name in names:
             tally.add(_crash((name, args.replay, args.epochs)))
         return tally.report(seed=args.replay, epochs=args.epochs)
-    seed = args.seed
-    while tally.cases < images and not tally.violations:
+    seeds = 0
+    for name in names:
+        images = QUICK_IMAGES[name] if args.quick else args.images // len(names)
+        seeds = max(seeds, _crash_seeds(tally, name, images, args))
+    return tally.report(seed=args.seed, epochs=args.epochs, seeds=seeds, subjects=names)
+
+
+def _crash_seeds(tally: Tally, name: str, images: int, args: argparse.Namespace) -> int:
+    """Sweep one subject until it has yielded so many images; how many seeds that took."""
+    seed, before = args.seed, tally.cases
+    while tally.cases - before < images and not tally.violations:
         # A seed yields about 150 images; asking for a bounded number of seeds keeps the run repeatable.
-        count = max(args.jobs, (images - tally.cases) // (150 * len(names)))
-        work = [(name, n, args.epochs) for n in range(seed, seed + count) for name in names]
-        for outcome in spread(args.jobs, _crash, work):
+        count = max(args.jobs, (images - tally.cases + before) // 150)
+        for outcome in spread(args.jobs, _crash, [(name, n, args.epochs) for n in range(seed, seed + count)]):
             tally.add(outcome)
         seed += count
-    return tally.report(seed=args.seed, epochs=args.epochs, seeds=seed - args.seed, subjects=names)
+    return int(seed - args.seed)
+
+
+def _thin(args: argparse.Namespace, name: str) -> int:
+    return THIN.get(name, {}).get(args.command, 1) if args.quick else 1
 
 
 def _subjects(args: argparse.Namespace) -> list[str]:
     return [args.subject] if args.subject else list(SUBJECTS)
 
 
-def _exhaust(item: tuple[str, int, tuple[str, ...]]) -> Outcome:
-    """All sequences of one length that begin alike."""
-    name, seed, head = item
+def _exhaust(item: tuple[str, int, tuple[str, ...], range]) -> Outcome:
+    """The sequences of one length that begin alike, or those of them that are chosen."""
+    name, seed, head, chosen = item
     subject = SUBJECTS[name]()
     total = 0
     violations: list[str] = []
-    for last in subject.ops:
+    for last in [subject.ops[n] for n in chosen]:
         count, found = _caught(partial(sweep.exhaust, subject, seed, (*head, last)))
         total += count
         violations += found
@@ -141,11 +158,23 @@ def exhaustive(args: argparse.Namespace) -> int:
     seeds = [args.replay] if args.replay is not None else range(args.seed, args.seed + (2 if args.quick else 4))
     tally = Tally("exhaustive", "images")
     names = _subjects(args)
-    work = [(name, seed, head) for name in names for seed in seeds for head in _heads(SUBJECTS[name]().ops, max_ops)]
+    work = [
+        (name, seed, head, chosen)
+        for name in names
+        for seed in seeds
+        for head, chosen in _chosen(SUBJECTS[name]().ops, max_ops, _thin(args, name))
+    ]
     for outcome in spread(args.jobs, _exhaust, work):
         tally.add(outcome)
-    sequences = sum(len(SUBJECTS[name]().ops) for name, _, _ in work)
+    sequences = sum(len(chosen) for _, _, _, chosen in work)
     return tally.report(seed=args.seed, max_ops=max_ops, sequences=sequences, subjects=names)
+
+
+def _chosen(ops: tuple[str, ...], max_ops: int, thin: int) -> list[tuple[tuple[str, ...], range]]:
+    """The beginnings of all sequences, each with the operations that end the chosen ones, by number."""
+    heads = enumerate(_heads(ops, max_ops))
+    found = [(head, range(-number * len(ops) % thin, len(ops), thin)) for number, head in heads]
+    return [(head, chosen) for head, chosen in found if chosen]
 
 
 def _heads(ops: tuple[str, ...], max_ops: int) -> list[tuple[str, ...]]:
@@ -168,13 +197,19 @@ def _fault(item: tuple[str, str, int, int]) -> Outcome:
 
 def fault(args: argparse.Namespace) -> int:
     """Every operation × call × error × duration on every workload [T4]."""
-    workloads = [(name, workload) for name in _subjects(args) for workload in SUBJECTS[name]().fault_workloads()]
-    chosen = workloads[::4] if args.quick else workloads
     tally = Tally("faults", "cases")
-    work = [(name, workload, part, 4) for name, workload in chosen for part in range(4)]
+    work = []
+    for name in _subjects(args):
+        workloads, thin = list(SUBJECTS[name]().fault_workloads()), _thin(args, name)
+        if args.quick and thin == 1:
+            workloads = workloads[::4]
+        parts = 4 if thin == 1 else 1
+        work += [(name, workload, part, parts * thin) for workload in workloads for part in range(parts)]
     for outcome in spread(args.jobs, _fault, work):
         tally.add(outcome)
-    return tally.report(seed=None, workloads=len(chosen), subjects=_subjects(args))
+    return tally.report(
+        seed=None, workloads=len({(name, workload) for name, workload, _, _ in work}), subjects=_subjects(args)
+    )
 
 
 def _mutant(item: tuple[int, Sequence[int]]) -> Outcome:
@@ -204,16 +239,37 @@ def _damage(item: tuple[str, bool, bool, int, int]) -> Outcome:
         count, found = _caught(partial(damage.check, one, each))
         total += count
         violations += found
-    return total, violations
+    return _named("wal", (total, violations))
+
+
+def _engine_damage(item: tuple[str, str, int, int]) -> Outcome:
+    kind, name, part, parts = item
+    one = enginedamage.sample(name)
+    total = 0
+    violations: list[str] = []
+    cases = enginedamage.flips(one) if kind == "flips" else enginedamage.truncations(one)
+    for each in islice(cases, part, None, parts):
+        count, found = _caught(partial(enginedamage.check, one, each))
+        total += count
+        violations += [f"{name}: {violation}" for violation in found]
+    return _named("engine", (total, violations))
 
 
 def damages(args: argparse.Namespace) -> int:
-    """Damage at rest: every byte [T6], every length and every missing segment [T7]."""
+    """Damage at rest: every byte [T6], every length, every missing and every swapped file [T7]."""
     tally = Tally(args.command, "cases")
+    names = [args.subject] if args.subject else ["wal", "engine"]
     samples = [(False, False), (True, True)] if args.quick else [(f, a) for f in (False, True) for a in (False, True)]
-    for outcome in spread(args.jobs, _damage, [(args.command, f, a, part, 4) for f, a in samples for part in range(4)]):
+    logs = [(args.command, f, a, part, 4) for f, a in samples if "wal" in names for part in range(4)]
+    for outcome in spread(args.jobs, _damage, logs):
         tally.add(outcome)
-    return tally.report(seed=None, samples=len(samples))
+    thin = _thin(args, "engine")
+    parts = 8 if thin == 1 else 1
+    kinds = enginedamage.SAMPLES if "engine" in names else ()
+    stores = [(args.command, kind, part, parts * thin) for kind in kinds for part in range(parts)]
+    for outcome in spread(args.jobs, _engine_damage, stores):
+        tally.add(outcome)
+    return tally.report(seed=None, samples=len(samples) * ("wal" in names) + len(kinds), subjects=names)
 
 
 def _fuzz(item: tuple[int, int, int]) -> Outcome:
@@ -265,6 +321,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if name in ("crash", "exhaustive", "faults"):
             command.add_argument("--subject", choices=list(SUBJECTS), help="sweep only this (default: all)")
+        if name in ("flips", "truncate"):
+            command.add_argument("--subject", choices=["wal", "engine"], help="damage only this (default: both)")
         if name in ("crash", "exhaustive", "fuzz"):
             command.add_argument("--replay", type=int, metavar="SEED", help="repeat one seed exactly")
         if name == "crash":

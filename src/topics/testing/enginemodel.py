@@ -317,6 +317,8 @@ class Rules(NamedTuple):
     latest: int
     """The highest clock seen: where the clock went back, age may have been judged by it [S-265]."""
     reserve_max: int
+    assumed: bool = False
+    """The start was told to assume a crash: nothing is lost, but open reservations are told of [S-245]."""
     lied: bool = False
     """A sync reported success and wrote nothing: nothing is owed, but nothing may be made up either."""
 
@@ -332,6 +334,8 @@ class Topic:
         """Every record that was ever handed to the engine, by seq."""
         self.soft: set[int] = set()
         """Deleted without a log entry, because the topic was `ephemeral`: a restart may show them again [DUR-10]."""
+        self.unsure: set[int] = set()
+        """Selected by a delete that was answered with an error: it may appear at any time, or never [R-6]."""
         self.reserved = False
         """Whether a reservation of seqs may be open on disk [A-2]."""
 
@@ -361,14 +365,17 @@ class Topic:
         """The caller was told that it happened; then open ones before it did not (they were taken back)."""
         event.acked = True
         if self._in_log(event):
-            # A delete may be in the log and have failed behind it, where its records could not be looked up.
-            self.soft.update(*(other.seqs for other in self.events if not other.acked and isinstance(other, Change)))
+            self._notice_failed_deletes()
             self.events = [other for other in self.events if other.acked]
         elif isinstance(event, Change):
             self.soft |= event.seqs
         self.live.apply(event)
         if durable:
             self.settle()
+
+    def _notice_failed_deletes(self) -> None:
+        """One that is in the log and failed behind it, where its records could not be looked up, may still be done."""
+        self.unsure.update(*(event.seqs for event in self.events if isinstance(event, Change) and not event.acked))
 
     def refuse(self, event: Event) -> None:
         """The caller was told that it did not happen, and it cannot have."""
@@ -399,6 +406,9 @@ class Topic:
             # It was synced before it could be seen [DUR-12], and with it all that lies before it in the log.
             self.settle()
             self.base.lose(view.floor - 1)
+        self._notice_failed_deletes()
+        shown = {rec.seq for rec in view.records}
+        live.records = {seq: rec for seq, rec in live.records.items() if seq in shown or seq not in self.unsure}
         must = live.view()
         for rec in view.records:
             if rec.seq not in live.records or not live.records[rec.seq].shows(rec):
@@ -460,7 +470,7 @@ class Topic:
         for seq, rec in states[0].records.items():
             sure = all(seq in state.records and seq > lost for state, lost in zip(states, age, strict=True))
             floor = self.live.lost if states[0].config.durability == "ephemeral" else 0
-            if sure and seq not in shown and seq not in self.soft and seq > floor:
+            if sure and seq not in shown and seq not in self.soft | self.unsure and seq > floor:
                 what = "acknowledged" if rules.how != "crash" else "durable"
                 raise Violation(f"{_show(rec)} was {what} and is gone after a {rules.how} [INV-4]")
 
@@ -476,7 +486,7 @@ class Topic:
         if view.head < low:
             raise Violation(f"the head is {view.head} after a {rules.how}, {low} was acknowledged [INV-1]")
         high = max(self.highest, self.base.head)
-        if view.head > high and not (rules.how == "crash" and self.reserved):
+        if view.head > high and not (self.reserved and (rules.how == "crash" or rules.assumed)):
             raise Violation(f"the head jumped to {view.head} after a {rules.how}, {high} was the last seq [A-16]")
         if view.head > high + rules.reserve_max:
             raise Violation(f"the head jumped to {view.head}, {rules.reserve_max} seqs are reserved above {high} [A-2]")
@@ -503,8 +513,10 @@ class Topic:
         shown = {rec.seq for rec in view.records}
         if shown - expected:
             return f"{sorted(shown - expected)} are there too"
-        if expected - shown - self.soft:
-            return f"{sorted(expected - shown - self.soft)} are missing"
+        # The marks of a lost delete may have reached its segments: of those each record stands for itself.
+        maybe = self.soft | self.unsure | {seq for event in lost if isinstance(event, Change) for seq in event.seqs}
+        if expected - shown - maybe:
+            return f"{sorted(expected - shown - maybe)} are missing"
         wrong = [rec for rec in view.records if not state.records[rec.seq].shows(rec)]
         return f"{_show(wrong[0])} is not what was acknowledged there" if wrong else ""
 
@@ -512,7 +524,7 @@ class Topic:
         """The hole runs that may explain a head above the state's."""
         if view.head == state.head or (volatile and view.head <= self.live.head):
             yield state.runs
-        if rules.how == "crash" and self.reserved:
+        if self.reserved and (rules.how == "crash" or rules.assumed):
             for run in view.runs:
                 if run.reason == "crash" and state.head < run.last <= view.head and (volatile or run.last == view.head):
                     yield (*state.runs, Run(state.head + 1, run.last, "crash"))

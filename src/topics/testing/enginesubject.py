@@ -22,6 +22,7 @@ from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.errors import (
     CallerError,
+    DataDirInUse,
     DiskError,
     EngineClosed,
     ProducerGap,
@@ -81,33 +82,45 @@ ZOO: dict[str, dict[str, Any]] = {
 OPS = (
     "append_fsync",
     "append_disk",
-    "append_memory",
-    "append_ephemeral",
     "append_batch",
-    "append_huge",
     "append_keyed",
-    "append_producer",
     "append_capped",
-    "append_reject",
-    "append_ttl",
     "delete_tag",
     "delete_before",
-    "delete_seqs",
-    "expire",
     "configure",
     "churn",
     "tick",
     "checkpoint",
-    "snapshot",
     "rewrite",
     "close_reopen",
     "kill_reopen",
     "crash_reopen",
     "failed_sync",
+)
+"""The alphabet of the exhaustive sweep: what differs in what it does to the disk."""
+MORE = (
+    "append_memory",
+    "append_ephemeral",
+    "append_huge",
+    "append_many",
+    "append_producer",
+    "append_reject",
+    "append_ttl",
+    "retry",
+    "delete_seqs",
+    "delete_all",
+    "dry_run",
+    "wait",
+    "sync_mark",
+    "expire",
+    "idle",
+    "jump",
+    "jump_back",
+    "snapshot",
+    "reshard",
     "full_disk",
 )
-MORE = ("retry", "wait", "idle", "jump", "jump_back", "reshard", "append_many", "delete_all", "sync_mark", "dry_run")
-"""Further operations of the random runs: variations that would make the exhaustive sweep long."""
+"""Further operations of the random runs."""
 
 
 def observe(engine: Engine, name: str, rng: random.Random | None, *, loose: bool = False) -> View:
@@ -468,7 +481,7 @@ class Session:
             self._blame(error, "tick")
             return
         if self.unsettled is not None and self.well:
-            rules = Rules(self.unsettled, self._now(), self.latest, self._reserve_max, self.lied())
+            rules = Rules(self.unsettled, self._now(), self.latest, self._reserve_max, lied=self.lied())
             self.store.slots = self.store.judge(observe_all(self.engine, None), rules).slots
             self.unsettled = None
         if ms >= 1000:
@@ -657,7 +670,7 @@ class EngineDriver(DiskDriver):
         before = self._how if self._session is None else self._session.unsettled
         if how != "crash" and (self.latched() or before == "crash"):
             how = "crash"
-        return Rules(how, self.clock.now_ms(), self._seen(), self._config.reserve_max, self._lied())
+        return Rules(how, self.clock.now_ms(), self._seen(), self._config.reserve_max, lied=self._lied())
 
     def _seen(self) -> int:
         self._latest = max(self._latest, self.clock.now_ms(), self._session.latest if self._session else 0)
@@ -698,11 +711,8 @@ class EngineDriver(DiskDriver):
                 raise
             raise Violation(f"refused after a mere {how}: {error!r}") from error
         try:
-            found = observe_all(engine, None, loose=self._blind())
-            if self._blind():
-                raise WalIo(OSError(errno.EIO, "reading fails"))
+            found = self._look(engine)
         except (DiskError, TimingError):
-            self._session = None
             engine.close()
             raise
         store = self.store.judge(found, rules)
@@ -711,13 +721,35 @@ class EngineDriver(DiskDriver):
             self._start_anew()
             return
         self._begin(engine, store)
+        self._refuses_second_opener()
+
+    def _look(self, engine: Engine) -> dict[str, View]:
+        try:
+            return observe_all(engine, None)
+        except Violation as violation:
+            if not self._blind():
+                raise
+            raise WalIo(OSError(errno.EIO, "reading fails")) from violation
 
     def _late_error(self) -> bool:
         """Whether a sync may still report what went wrong in an earlier life."""
         return any(inode.late_error for inode in self.disk._inodes()) or bool(self.disk._late_dirs)
 
-    def _opened(self, fs: Fs, boot: str, clock: ManualClock | None = None) -> Engine:
-        return Engine.open(DIR, self._config, clock=clock or self.clock, fs=fs, boot_id=boot)
+    def _opened(self, fs: Fs, boot: str, clock: ManualClock | None = None, *, assume_crash: bool = False) -> Engine:
+        clock = clock or self.clock
+        return Engine.open(DIR, self._config, clock=clock, fs=fs, boot_id=boot, assume_crash=assume_crash)
+
+    def _refuses_second_opener(self) -> None:
+        struck = self._struck()
+        try:
+            self._opened(self._fs, self._boot(again=False))
+        except DataDirInUse:
+            return
+        except (OSError, TopicsError) as error:
+            if self._struck() > struck:
+                return
+            raise Violation(f"a second opener got {error!r} [S-11]") from error
+        raise Violation("a second opener got the data directory [S-11]")
 
     def _begin(self, engine: Engine, store: Store) -> None:
         session = Session(engine, store, self.clock, self._config, self._excused)
@@ -825,11 +857,11 @@ class EngineDriver(DiskDriver):
     def _judge(self, image: SimFs, how: ImageHow, rng: random.Random) -> None:
         image.clear_faults()
         image.capacity = None
-        rules = self.rules(how)
+        rules = self.rules(how)._replace(assumed=rng.random() < 0.05)
         boot = self._boot(again=how == "crash")
         clock = ManualClock(self.clock.now_ms())
         try:
-            engine = self._reopened(image, boot, clock)
+            engine = self._reopened(image, boot, clock, assume_crash=rules.assumed)
         except TopicsError as error:
             if rules.lied:
                 return
@@ -848,22 +880,23 @@ class EngineDriver(DiskDriver):
             raise Violation(f"refused by the second recovery: {error!r}") from error
         second = observe_all(engine, rng)
         if second != found:
-            raise Violation(f"the second recovery shows {_difference(found, second)} [S-249]")
+            raise Violation(f"the second recovery shows {difference(found, second)} [S-249]")
         for path, data in _old_logs(again).items():
             if path in settled and data != settled[path]:
                 raise Violation(f"the second recovery changes {path}: {len(settled[path])} to {len(data)} bytes")
         if rng.random() < 0.3:
             self._go_on(engine, store, clock, again, boot, rng)
 
-    def _reopened(self, image: SimFs, boot: str, clock: ManualClock) -> Engine:
+    def _reopened(self, image: SimFs, boot: str, clock: ManualClock, *, assume_crash: bool = False) -> Engine:
+        """Open a survivor; a sync may still report a failure of the killed process, and then refusing once is right."""
         try:
-            return self._opened(image, boot, clock)
+            return self._opened(image, boot, clock, assume_crash=assume_crash)
         except OSError:
-            return self._opened(image, boot, clock)  # a late error of the killed process
+            return self._opened(image, boot, clock, assume_crash=assume_crash)
         except DiskError as error:
             if not isinstance(error.__cause__, OSError):
                 raise
-            return self._opened(image, boot, clock)
+            return self._opened(image, boot, clock, assume_crash=assume_crash)
 
     def _go_on(
         self, engine: Engine, store: Store, clock: ManualClock, disk: SimFs, boot: str, rng: random.Random
@@ -1172,7 +1205,8 @@ def _old_logs(disk: SimFs) -> dict[str, bytes]:
     return {path: data for path, data in logs.items() if data}
 
 
-def _difference(one: Mapping[str, View], other: Mapping[str, View]) -> str:
+def difference(one: Mapping[str, View], other: Mapping[str, View]) -> str:
+    """The first topic that is shown otherwise, in short."""
     for name in sorted({*one, *other}):
         if one.get(name) != other.get(name):
             return f"{name!r} as {_brief(other.get(name))}, the first showed {_brief(one.get(name))}"

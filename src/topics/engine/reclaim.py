@@ -29,7 +29,10 @@ REWRITE_SHARE = 2
 def explain_dead_prefix(topic: Topic) -> None:
     """Raise `delete_below` over sealed segments in which nothing lives and no hole has to be told."""
     segments = topic.index.segments
-    if segments is None or topic.retry:
+    if segments is None or topic.retry or not segments.segments:
+        return
+    first = segments.segments[0]
+    if not first.sealed or (first.live and first.last >= topic.floor):
         return
     earliest = topic.earliest_seq
     for one in segments.segments:

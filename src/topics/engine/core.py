@@ -214,7 +214,7 @@ class Core:
         """Publish tickets in turn, as far as they are committed [S-107]."""
         tickets = topic.tickets
         while tickets and tickets[0].lsn:
-            ticket = tickets.popleft()
+            ticket = tickets.pop(0)
             ticket.settled = True
             self.touch(topic)
             try:
@@ -240,7 +240,7 @@ class Core:
     def _advance(self, topic: Topic) -> None:
         """Let what waits in a topic's line go on, as far as it may."""
         while topic.line and not (topic.line[0][0] and topic.tickets):
-            _, call, done = topic.line.popleft()
+            _, call, done = topic.line.pop(0)
             if topic.removed:
                 done(TopicNotFound(topic.name))
             else:
@@ -248,16 +248,9 @@ class Core:
 
     def _fail_from(self, topic: Topic, ticket: Ticket, error: TopicsError) -> None:
         """A ticket failed: it and all behind it publish nothing, and their seqs are free again [S-110]."""
-        kept: list[Ticket] = []
-        while topic.tickets:
-            first = topic.tickets.popleft()
-            if first is ticket:
-                topic.tickets.appendleft(first)
-                break
-            kept.append(first)
-        failed = list(topic.tickets)
-        topic.tickets.clear()
-        topic.tickets.extend(kept)
+        at = topic.tickets.index(ticket)
+        failed = topic.tickets[at:]
+        del topic.tickets[at:]
         topic.next_seq = ticket.seq_before
         for one in failed:
             one.settled = True

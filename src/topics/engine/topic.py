@@ -12,7 +12,6 @@ Owner only.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -91,6 +90,15 @@ class Totals:
 class Topic:
     """One instance of a topic. Invariant: `floor <= earliest_seq <= head + 1`, counts are of [floor, head]."""
 
+    __slots__ = (
+        "_ahead", "_ahead_through", "_totals", "base", "bytes", "cap_floor", "caps_due", "checkpointing", "claim",
+        "classes", "config", "config_version", "count", "delete_below", "delete_number", "delete_number_staged",
+        "epoch", "extra", "head", "id", "index", "last_read_ms", "last_ts", "last_write_ms", "line", "marked",
+        "name", "needed", "next_seq", "recovering", "removed", "reservation", "retry", "rewritten_ms",
+        "staged_bytes", "staged_records", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged",
+        "waiters",
+    )  # fmt: skip
+
     def __init__(
         self, id: int, name: str, epoch: int, config: TopicConfig, index: Index, totals: Totals, *, base: int = 1
     ) -> None:
@@ -121,8 +129,8 @@ class Topic:
         self.marked: tuple[int, int, int, int] | None = None
         """Head and floors in the newest mark row."""
         self.reservation = Reservation()
-        self.tickets: deque[Ticket] = deque()
-        self.line: deque[tuple[bool, Callable[[], None], Callable[[TopicsError], None]]] = deque()
+        self.tickets: list[Ticket] = []
+        self.line: list[tuple[bool, Callable[[], None], Callable[[TopicsError], None]]] = []
         """What waits to be staged: whether it needs quiet, what it does, and who is told if it cannot."""
         self.classes: list[Durability] = []
         """Classes of configurations that are staged [CFG-10]."""
@@ -144,7 +152,8 @@ class Topic:
         self.checkpointing = False
         self.rewritten_ms = 0
         self._totals = totals
-        self._ahead: deque[Ahead] = deque()
+        self._ahead: list[Ahead] = []
+        """Lowest last."""
         self._ahead_through = 0
         """Up to which seq `_ahead` is complete; 0 when it has to be looked up."""
 
@@ -169,14 +178,14 @@ class Topic:
     def lowest(self) -> Ahead | None:
         """The lowest live record."""
         ahead, floor = self._ahead, self.floor
-        while ahead and ahead[0].seq < floor:
-            ahead.popleft()
+        while ahead and ahead[-1].seq < floor:
+            ahead.pop()
         if not ahead and self._ahead_through < self.head and self.count:
             start = max(floor, self._ahead_through + 1)
             found = self.index.ahead(start, self.head, AHEAD)
-            ahead.extend(found)
+            ahead.extend(reversed(found))
             self._ahead_through = found[-1].seq if found else self.head
-        return ahead[0] if ahead else None
+        return ahead[-1] if ahead else None
 
     def forget_ahead(self) -> None:
         """Look live records up anew: some of them are gone."""
@@ -340,7 +349,7 @@ class Topic:
         """The lowest live record, taken out of what is looked up; for eviction, one after another."""
         first = self.lowest()
         if first is not None:
-            self._ahead.popleft()
+            self._ahead.pop()
         return first
 
     def recount(self) -> None:

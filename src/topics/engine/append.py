@@ -215,7 +215,13 @@ def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool,
             (core.keys if write.key is not None else core.producers).fail(pending)
         done(error)
 
+    staged = True
+
     def unstage() -> None:
+        nonlocal staged
+        if not staged:
+            return
+        staged = False
         topic.staged_records -= count
         topic.staged_bytes -= size
         core.staged_bytes -= size

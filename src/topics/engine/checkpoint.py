@@ -18,8 +18,9 @@ from functools import partial
 import numpy as np
 
 from topics.codec import control, frame
+from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
-from topics.codec.segment import DELETED, ENTRY_BYTES, LOST, ovh, reframe
+from topics.codec.segment import DELETED, ENTRY_BYTES, LOST, fillers, ovh, reframe
 from topics.engine import reclaim
 from topics.engine.core import Core
 from topics.engine.snapshot import Snapshots
@@ -78,6 +79,8 @@ class _Job:
         self.cycle: Cycle = index.segments.begin()
         self.now_ms = now_ms
         self.error: Exception | None = None
+        self.lost = 0
+        """Records whose frames in the WAL are damaged: holes from now on [S-176]."""
         topic.checkpointing = True
 
     def write(self, fs: Fs, dir: str, wal: WalReader) -> None:
@@ -154,16 +157,30 @@ class _Job:
         at = self.cycle.data_len
         mask = topic_mask(self.topic.id)
 
-        def take(frames: bytes, offsets: list[int]) -> None:
-            nonlocal done, at
+        def put(frames: bytes, offsets: list[int], positions: list[int]) -> None:
+            nonlocal at
             framed, rows = reframe(frames, offsets, mask, at)
             data.append(framed)
             at += len(framed)
-            for number, position in enumerate(positions[done : done + len(offsets)].tolist()):
-                idx[position * ENTRY_BYTES : (position + 1) * ENTRY_BYTES] = rows[
-                    number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES
-                ]
+            for number, position in enumerate(positions):
+                entry = rows[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES]
+                idx[position * ENTRY_BYTES : (position + 1) * ENTRY_BYTES] = entry
+
+        def take(frames: bytes, offsets: list[int]) -> None:
+            nonlocal done
+            chosen = positions[done : done + len(offsets)].tolist()
             done += len(offsets)
+            try:
+                put(frames, offsets, chosen)
+            except NotAFrame:
+                for offset, position in zip(offsets, chosen, strict=True):
+                    try:
+                        put(frames, [offset], [position])
+                    except NotAFrame as error:
+                        log.error("topic %r: seq %d: %s", self.topic.name, run.first + low + position, error)
+                        self.lost += 1
+                        hole = fillers(1, int(entries["ts"][position]), 2 if self.topic.told else 0)
+                        idx[position * ENTRY_BYTES : (position + 1) * ENTRY_BYTES] = hole
 
         wal.raw(places, take)
         self.cycle.append(run.first + low, b"".join(data), bytes(idx))
@@ -185,6 +202,8 @@ class _Job:
         topic.claim = self.cycle.claim()
         topic.checkpointing = False
         topic.forget_ahead()
+        if self.lost:
+            topic.recount()
         return sum(one.sealed for one in index.segments.segments) - self.sealed_before
 
     def _deleted_since(self) -> np.ndarray:

@@ -91,7 +91,8 @@ def _would_delete(topic: Topic, body: control.Delete) -> int:
 
 
 def _stage(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
-    logged = core.is_logged(topic)
+    # Records of an earlier class keep its promise, so their deletion is logged too [CFG-10, INV-8].
+    logged = core.is_logged(topic) or (core.wal is not None and topic.index.is_logged)
     number = topic.delete_number_staged = max(topic.delete_number, topic.delete_number_staged) + 1
     body = _body(topic, removal, number)
 
@@ -103,7 +104,7 @@ def _stage(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
         done(_result(topic, removed.records))
 
     ticket = Ticket(publish, done, topic.next_seq)
-    durable = topic.durability == "fsync"
+    durable = topic.durability in ("fsync", "ephemeral")
     frames = control_frame(body, topic, core.clock.now_ms(), durable=durable) if logged else None
     try:
         core.stage(topic, frames, 1, ticket, durable=durable, control=True)

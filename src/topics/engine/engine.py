@@ -379,8 +379,8 @@ class Engine:
             return
         for shard in core.wal.shards:
             shard.tick()
-        if isinstance(core.settling, ReadyMark) and core.settling.is_full:
-            core.settling.begin()
+        if isinstance(core.settling, ReadyMark):
+            core.settling.tick()
         self._every("ttl", core.config.ttl_sweep_ms, now, self._sweep)
         if self._checkpointer is not None:
             rotations = sum(shard.counters.rotations for shard in core.wal.shards)

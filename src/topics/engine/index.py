@@ -138,6 +138,12 @@ class Index:
         """The highest seq there is anything about."""
         return max(self.tail.end, self.overlays[-1].tail.end if self.overlays else 0)
 
+    @property
+    def is_logged(self) -> bool:
+        """Whether the log or segments hold anything of this topic."""
+        segments = self.segments is not None and bool(self.segments.segments)
+        return segments or self.tail.records > 0
+
     # -- adding ------------------------------------------------------------------------------------------------------
 
     def extend(self, entries: bytes, locations: Sequence[int] | Locations, tags: Sequence[bytes | str | None]) -> None:

@@ -149,8 +149,16 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
             frames += control_frame(gap, topic, ts, durable=True)
             count = 2
 
+    staged = True
+
+    def unstage() -> None:
+        nonlocal staged
+        if staged:
+            staged = False
+            topic.classes.remove(config.durability)
+
     def publish(lsn: Lsn | None) -> None:
-        topic.classes.remove(config.durability)
+        unstage()
         topic.apply(body, lsn)
         if gap is not None and lsn is not None:
             assert core.wal is not None
@@ -164,7 +172,7 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
         retention.expire(core, topic, lambda: done(answer), lambda error: done(answer))
 
     def fail(error: TopicsError) -> None:
-        topic.classes.remove(config.durability)
+        unstage()
         done(error)
 
     ticket = Ticket(publish, fail, topic.next_seq)

@@ -178,3 +178,8 @@ class ReadyMark:
     def is_full(self) -> bool:
         """Whether no space is what keeps the run from beginning."""
         return self.failed is not None and any(one.state == "full" for one in self._shards())
+
+    def tick(self) -> None:
+        """Try again what failed, once the probe has found space [S-245]."""
+        if self.failed is not None and all(one.state == "ok" for one in self._shards()):
+            self.begin()

@@ -175,13 +175,13 @@ def _alive(name: str) -> bool:
 
 def _scan(fs: Fs, store_id: str, snapshot: Snapshot | None, headers: list[Header], groups: dict[str, Group]) -> Found:
     """One pass over the judged files: where their frames are, and what their marks say."""
-    files: list[FoundFile] = []
     marks: dict[int, LoggedMark] = {}
     runs = {header.run: header.boot for header in headers}
     ready: set[int] = {header.run for header in headers}
     closed: set[int] = set()
     deleted: set[int] = set()
     islands: set[FailedSync] = set()
+    ordered: list[tuple[int, str, int, Group, WalFile]] = []
     for group in groups.values():
         run = 0
         for file in group.files:
@@ -190,13 +190,14 @@ def _scan(fs: Fs, store_id: str, snapshot: Snapshot | None, headers: list[Header
                 runs[run] = file.mark.boot
             if file.islands:
                 islands.add(FailedSync(run, group.key))
-            view = read_file(fs, group, file)
-            files.append(FoundFile(run, group, file, _offsets(view, file.start)))
-    files.sort(key=lambda one: (one.run, one.group.key, one.file.number))
-    for one in files:
-        view = read_file(fs, one.group, one.file)
-        deleted |= _deleted(view, one.offsets)
-        for mark in _marks(view, one.offsets):
+            ordered.append((run, group.key, file.number, group, file))
+    files: list[FoundFile] = []
+    for run, _, _, group, file in sorted(ordered, key=lambda one: one[:3]):
+        view = read_file(fs, group, file)
+        offsets = _offsets(view, file.start)
+        files.append(FoundFile(run, group, file, offsets))
+        deleted |= _deleted(view, offsets)
+        for mark in _marks(view, offsets):
             if isinstance(mark, control.ReadyMark):
                 ready.add(mark.run)
             elif isinstance(mark, control.CloseMark):

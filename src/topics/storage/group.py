@@ -7,7 +7,7 @@ numbers are cross-checked, and damage in bytes that were synced stops start-up w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ def read_group(fs: Fs, dir: str, key: str, position: tuple[int, int] = (1, 0)) -
     """Judge every file from the replay position on; `WalCorrupt` or `UnsupportedFormat` if it cannot be replayed."""
     numbers = sorted(n for name in fs.listdir(dir) if (n := paths.parse_wal_file(name)) is not None)
     below = [n for n in numbers if n < position[0]]
-    views = {n: _read(fs, f"{dir}/{paths.wal_file(n)}") for n in numbers if n >= position[0]}
+    views = _Views(fs, dir, [n for n in numbers if n >= position[0]])
     content = [n for n, view in views.items() if zero_tail(view, 0)]
     judge = _Judge(key, views)
     judge.numbers(read_current(fs, dir), numbers, content, position)
@@ -74,10 +74,32 @@ def read_group(fs: Fs, dir: str, key: str, position: tuple[int, int] = (1, 0)) -
     return Group(key, dir, tuple(files), tuple(prepared), tuple(below))
 
 
+class _Views(Mapping[int, memoryview]):
+    """The bytes of files by number, one at a time: a group may be larger than memory."""
+
+    def __init__(self, fs: Fs, dir: str, numbers: Sequence[int]) -> None:
+        self._fs = fs
+        self._dir = dir
+        self._numbers = numbers
+        self._kept: tuple[int, memoryview] | None = None
+
+    def __getitem__(self, number: int) -> memoryview:
+        if self._kept is None or self._kept[0] != number:
+            self._kept = None
+            self._kept = number, _read(self._fs, f"{self._dir}/{paths.wal_file(number)}")
+        return self._kept[1]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
 class _Judge:
     """The verdicts on the files of one group; each refusal tells what lies beyond, for salvage [S-65]."""
 
-    def __init__(self, key: str, views: dict[int, memoryview]) -> None:
+    def __init__(self, key: str, views: _Views) -> None:
         self._key = key
         self._views = views
 

@@ -4,11 +4,12 @@
     run=…                         added once recovery knows it
     sync_failed=<run>:<group>     a sync of that group failed in that run, or its page cache was found to be lost
 
-The file is never unlinked and never truncated before it was read. One thread at a time.
+The file is never unlinked and never truncated before it was read. Any thread.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -51,10 +52,15 @@ class StoreLock:
         self._boot = boot
         self._started = now_ms
         self._run: int | None = None
+        self._writing = threading.RLock()
         self.failed: set[FailedSync] = set(self.previous.failed)
 
     def write(self, run: int | None = None) -> None:
         """Say who holds it, the run if it is known, and the failed syncs in force; synced."""
+        with self._writing:
+            self._write(run)
+
+    def _write(self, run: int | None) -> None:
         self._run = run if run is not None else self._run
         lines = [f"pid={process_id()}", f"boot={self._boot}", f"started={self._started}"]
         if self._run is not None:
@@ -67,17 +73,19 @@ class StoreLock:
 
     def note(self, failed: Iterable[FailedSync]) -> None:
         """Add failed syncs, synced before anything is cut or forgotten."""
-        before = len(self.failed)
-        self.failed.update(failed)
-        if len(self.failed) != before:
-            self.write()
+        with self._writing:
+            before = len(self.failed)
+            self.failed.update(failed)
+            if len(self.failed) != before:
+                self.write()
 
     def settle(self, run: int) -> None:
         """The run's `ready` mark is synced: what earlier runs left behind is decided [S-245]."""
-        kept = {one for one in self.failed if one.run >= run}
-        if kept != self.failed:
-            self.failed = kept
-            self.write()
+        with self._writing:
+            kept = {one for one in self.failed if one.run >= run}
+            if kept != self.failed:
+                self.failed = kept
+                self.write()
 
     def release(self) -> None:
         """Let go of the directory."""

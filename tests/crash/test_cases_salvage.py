@@ -55,9 +55,8 @@ def damaged_log(durability: str, batch: int) -> Store:
     return store.kill()
 
 
-@pytest.mark.parametrize("durability", ["fsync", "disk"])
-@pytest.mark.parametrize("batch", [1, 10])
-@pytest.mark.parametrize("at", [0, 2, 6, 17, 33, 44])
+@pytest.mark.parametrize(("batch", "durability"), [(1, "fsync"), (10, "disk")])
+@pytest.mark.parametrize("at", [0, 6, 33, 44])
 def test_c23_one_flipped_bit_costs_the_damaged_range_and_nothing_behind_it(
     at: int, batch: int, durability: str
 ) -> None:

@@ -145,7 +145,7 @@ def run_child(path: Path, cycle: int, history: History, rng: random.Random) -> i
     words = [json.dumps(one) for one in (SETTINGS, TOPICS, history.verified)]
     command = [sys.executable, "-c", CHILD, str(path), str(cycle), *words]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    acks, deadly = 0, rng.choice((1, 5, 50, 200)) * rng.randrange(1, 6)
+    acks, deadly = 0, rng.choice((1, 5, 50, 100)) * rng.randrange(1, 6)
     found: dict[str, dict[int, str]] = {topic: {} for topic in TOPICS}
     gaps: dict[str, list[str]] = {topic: [] for topic in TOPICS}
     ready = False

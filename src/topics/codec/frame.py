@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -270,6 +270,29 @@ def decode(buffer: Buffer, offset: int = 0) -> Frame:
     node = bytes(view[tag_at - node_len : tag_at]) if flags & HAS_NODE else None
     tag = bytes(view[tag_at:data_at]) if flags & HAS_TAG else None
     return Frame(type, flags, topic_id, seq, ts, node, tag, bytes(view[data_at : data_at + data_len]), end)
+
+
+def plain_appends(buffer: bytes, places: Iterable[tuple[int, int, int]], topic_id: int) -> Iterator[Frame | None]:
+    """`decode` of records without node and tag whose seq, offset and size are known; None: look at it closer."""
+    unpack, unpack_sum, digest = _HEADER.unpack_from, _SUM.unpack_from, xxh3_64_intdigest
+    for seq, at, size in places:
+        end = at + size
+        if size < FRAME_BYTES_MIN or end > len(buffer):
+            yield None
+            continue
+        frame_len, type, flags, id, found, ts, node_len, tag_len, data_len = unpack(buffer, at)
+        if (
+            frame_len != size - 4
+            or (type, id, found) != (APPEND, topic_id, seq)
+            or flags & (HAS_NODE | HAS_TAG)
+            or node_len
+            or tag_len
+            or data_len != size - FRAME_BYTES_MIN
+            or digest(buffer[at + 4 : end - 8]) != unpack_sum(buffer, end - 8)[0]
+        ):
+            yield None
+            continue
+        yield Frame(type, flags, id, seq, ts, None, None, buffer[at + HEADER_BYTES : end - 8], end)
 
 
 def fields(buffer: Buffer, offset: int = 0) -> Frame:

@@ -38,7 +38,7 @@ Nothing here depends on the engine [S-344]. Whole-batch functions; pure; any thr
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -208,6 +208,42 @@ def decode(buffer: Buffer, offset: int, seq: int, mask: int) -> DataFrame:
     tag = bytes(view[tag_at:data_at]) if flags & HAS_TAG else None
     deleted = view[end - 1] == DELETE_BYTE
     return DataFrame(flags, seq, ts, node, tag, bytes(view[data_at : data_at + data_len]), deleted, end)
+
+
+def decode_sized(
+    buffer: Buffer, places: Iterable[tuple[int, int, int]], mask: int
+) -> Iterator[DataFrame | tuple[int, int, int]]:
+    """`decode` of many frames whose seq, offset and size are known; the place itself of what is not plainly right."""
+    view = memoryview(buffer)
+    unpack, unpack_sum, digest, end_of_buffer = _HEADER.unpack_from, _SUM.unpack_from, xxh3_64_intdigest, len(view)
+    for place in places:
+        seq, offset, size = place
+        end = offset + size
+        if size < FRAME_BYTES_MIN or end > end_of_buffer:
+            yield place
+            continue
+        frame_len, flags, found, ts, node_len, tag_len, data_len = unpack(view, offset)
+        data_at = offset + HEADER_BYTES + node_len + tag_len
+        if (
+            frame_len != size - 4
+            or found != seq
+            or data_at + data_len != end - 9
+            or digest(view[offset + 4 : end - 9]) ^ mask != unpack_sum(view, end - 9)[0]
+        ):
+            yield place
+            continue
+        node = tag = None
+        if data_at != offset + HEADER_BYTES or flags & (HAS_NODE | HAS_TAG):
+            if frame.misfits(frame_len - FRAME_LEN_MIN, flags, node_len, tag_len, data_len) or not frame.is_text(
+                view, offset + HEADER_BYTES, node_len, tag_len
+            ):
+                yield place
+                continue
+            tag_at = data_at - tag_len
+            node = bytes(view[tag_at - node_len : tag_at]) if flags & HAS_NODE else None
+            tag = bytes(view[tag_at:data_at]) if flags & HAS_TAG else None
+        deleted = view[end - 1] == DELETE_BYTE
+        yield DataFrame(flags, seq, ts, node, tag, bytes(view[data_at : end - 9]), deleted, end)
 
 
 def scan_data(buffer: Buffer, mask: int, start: int = 0, end: int | None = None) -> DataScan:

@@ -343,18 +343,15 @@ class Index:
     def _fetch_logged(self, run: Run, locations: Locations, positions: Sequence[int]) -> list[Stored | Absent]:
         """Frames of the tail: from memory where they are recent, else from the WAL."""
         assert self._wal is not None
-        found: list[Stored | Absent] = []
-        missing: list[Place] = []
-        sizes = wal_lengths(run.entries)
-        for at in positions:
-            recent = self._recent.find(self.topic_id, run.first + at) if self._recent is not None else None
-            if recent is None:
-                missing.append(Place(run.first + at, int(locations[at]), int(sizes[at])))
-                found.append(Absent.UNREADABLE)
-            else:
-                found.append(frame.fields(*recent))
+        seqs = [run.first + at for at in positions]
+        recent = self._recent.find_all(self.topic_id, seqs) if self._recent is not None else [None] * len(seqs)
+        found: list[Stored | Absent] = [Absent.UNREADABLE if one is None else frame.fields(*one) for one in recent]
+        missing = [number for number, one in enumerate(recent) if one is None]
         if missing:
-            read = iter(self._wal.frames(self.topic_id, missing))
+            chosen = np.asarray(positions)[missing]
+            places = (locations[chosen].tolist(), wal_lengths(run.entries[chosen]).tolist())
+            lost = map(Place, [seqs[number] for number in missing], *places)
+            read = iter(self._wal.frames(self.topic_id, list(lost)))
             for at, one in enumerate(found):
                 if one is Absent.UNREADABLE:
                     found[at] = next(read) or Absent.UNREADABLE

@@ -9,12 +9,13 @@ cursor. Owner only, but for `Query.parse`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
 from topics.codec import envelope
-from topics.codec.segment import DELETED, LOST, ovh
+from topics.codec.frame import Frame
+from topics.codec.segment import DELETED, LOST, DataFrame, ovh
 from topics.engine import priority, retention
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.index import Run, Stored
@@ -27,7 +28,7 @@ from topics.storage.tail import DeadRun
 EXAMINED_MAX: Final = 10_000
 """A walk may end after so many seqs [RD-4]."""
 REASONS: Final[dict[int, GapReason]] = {1: "source_trim", 2: "corrupt", 3: "crash"}
-FETCH: Final = 64
+FETCH: Final = 256
 """Frames fetched at once."""
 
 
@@ -234,8 +235,14 @@ class _Walk:
                 self.cursor = run.first + behind - 1
                 at = behind
                 continue
-            chosen = self._choose(listed, at, n)
-            for position, stored in zip(chosen, self._topic.index.fetch(run, chosen), strict=True):
+            chosen = self._choose(listed, sizes, at, n)
+            fetched = self._topic.index.fetch(run, chosen)
+            if self._take_all(run.first + at, fetched, sizes[at : at + len(chosen)]):
+                if len(self.records) >= self._limit:
+                    return False
+                at = chosen[-1] + 1
+                continue
+            for position, stored in zip(chosen, fetched, strict=True):
                 seq = run.first + position
                 if isinstance(stored, Absent):
                     if not self._absent(seq, stored):
@@ -248,13 +255,25 @@ class _Walk:
             at = chosen[-1] + 1
         return True
 
-    def _choose(self, listed: list[int], at: int, n: int) -> list[int]:
-        """Live positions in a row from `at`, no more than may be delivered."""
-        most = min(self._limit - len(self.records), FETCH)
+    def _choose(self, listed: list[int], sizes: list[int], at: int, n: int) -> list[int]:
+        """Live positions in a row from `at`, hardly more than may be delivered."""
+        n = min(n, at + self._limit - len(self.records), at + FETCH)
+        left = self._budget - self._bytes - sizes[at]
         behind = at + 1
-        while behind < n and behind - at < most and listed[behind] == _LIVE:
+        while behind < n and left >= 0 and listed[behind] == _LIVE:
+            left -= sizes[behind]
             behind += 1
         return list(range(at, behind))
+
+    def _take_all(self, first: int, fetched: list[Stored | Absent], sizes: list[int]) -> bool:
+        """Deliver what was fetched in one go, where there is nothing to decide about any of it."""
+        size = sum(sizes)
+        if self._nodes or self._bytes + size > self._budget or not _STORED.issuperset(map(type, fetched)):
+            return False
+        self._bytes += size
+        self.records += map(_record, cast("list[Stored]", fetched))
+        self.cursor = first + len(fetched) - 1
+        return True
 
     def _absent(self, seq: int, why: Absent) -> bool:
         """A frame that is gone is passed over; one that cannot be read is a hole of damage [S-176]."""
@@ -277,6 +296,7 @@ class _Walk:
 
 
 _LIVE: Final = -1
+_STORED: Final = frozenset({Frame, DataFrame})
 
 
 def _kinds(run: Run) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -288,7 +308,7 @@ def _kinds(run: Run) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _record(stored: Stored) -> Record:
-    data, meta = envelope.split(stored.data)
+    data, meta = envelope.parts(stored.data)
     node = None if stored.node is None else stored.node.decode()
     tag = None if stored.tag is None else stored.tag.decode()
     return Record(stored.seq, stored.ts, node, tag, data, meta)

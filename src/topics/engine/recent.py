@@ -7,18 +7,37 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 TOPIC_RECORDS_MAX: Final = 4096
 
 
 class _Recent:
-    __slots__ = ("batches", "firsts", "records")
+    """Batches of one topic; the first `gone` of them were let go of, and leave the lists many at a time."""
+
+    __slots__ = ("batches", "firsts", "gone", "records")
 
     def __init__(self) -> None:
         self.firsts: list[int] = []
         self.batches: list[tuple[bytes, list[int]]] = []
+        self.gone = 0
         self.records = 0
+
+    def drop_oldest(self) -> int:
+        """Let go of the oldest batch; its first seq."""
+        first, at = self.firsts[self.gone], self.gone
+        self.records -= len(self.batches[at][1])
+        self.batches[at] = _NOTHING
+        self.gone += 1
+        if self.gone > _GONE_MAX:
+            del self.firsts[: self.gone], self.batches[: self.gone]
+            self.gone = 0
+        return first
+
+
+_GONE_MAX: Final = 256
+_NOTHING: Final[tuple[bytes, list[int]]] = (b"", [])
 
 
 class RecentFrames:
@@ -44,7 +63,7 @@ class RecentFrames:
         topic.records += len(offsets)
         self._order[topic_id, first] = len(frames)
         self.nbytes += len(frames)
-        while topic.records > TOPIC_RECORDS_MAX and len(topic.firsts) > 1:
+        while topic.records > TOPIC_RECORDS_MAX and len(topic.firsts) - topic.gone > 1:
             self._drop_oldest(topic_id)
         while self.nbytes > self.max_bytes:
             self._drop_oldest(next(iter(self._order))[0])
@@ -60,17 +79,35 @@ class RecentFrames:
         frames, offsets = topic.batches[at]
         return frames, offsets[seq - topic.firsts[at]]
 
+    def find_all(self, topic_id: int, seqs: Sequence[int]) -> list[tuple[bytes, int] | None]:
+        """The same for ascending seqs."""
+        topic = self._topics.get(topic_id)
+        if topic is None or seqs[-1] < topic.firsts[topic.gone]:
+            return [None] * len(seqs)
+        found: list[tuple[bytes, int] | None] = []
+        frames, first, end = b"", 0, 0
+        offsets: list[int] = []
+        for seq in seqs:
+            if not first <= seq < end:
+                at = bisect_right(topic.firsts, seq) - 1
+                if at < 0:
+                    found.append(None)
+                    continue
+                first, (frames, offsets) = topic.firsts[at], topic.batches[at]
+                end = first + len(offsets)
+            found.append((frames, offsets[seq - first]) if seq < end else None)
+        return found
+
     def forget(self, topic_id: int) -> None:
         """Let go of a topic."""
         topic = self._topics.pop(topic_id, None)
         if topic is not None:
-            for first in topic.firsts:
+            for first in topic.firsts[topic.gone :]:
                 self.nbytes -= self._order.pop((topic_id, first))
 
     def _drop_oldest(self, topic_id: int) -> None:
         topic = self._topics[topic_id]
-        first = topic.firsts.pop(0)
-        topic.records -= len(topic.batches.pop(0)[1])
+        first = topic.drop_oldest()
         self.nbytes -= self._order.pop((topic_id, first))
-        if not topic.firsts:
+        if len(topic.firsts) == topic.gone:
             del self._topics[topic_id]

@@ -203,7 +203,7 @@ class SegmentReader:
         lease = self._lease_data(path, segment) if mapped and segment.sealed else None
         if lease is not None:
             with lease:
-                return [_decode(lease.buffer, offset, n, seq, self.files.mask) for seq, offset, n in places]
+                return _decode_all(lease.buffer, places, self.files.mask)
         file = self.files.fs.open(path, "r")
         try:
             return _read_spans(file, places, self.files.mask)
@@ -249,6 +249,16 @@ class SegmentReader:
         return raw
 
 
+def _decode_all(buffer: Buffer, places: list[tuple[int, int, int]], mask: int) -> list[DataFrame | Absent]:
+    found: list[DataFrame | Absent] = []
+    for one in codec.decode_sized(buffer, places, mask):
+        if not isinstance(one, DataFrame):
+            found.append(_decode(buffer, one[1], one[2], one[0], mask))
+        else:
+            found.append(Absent.GONE if one.deleted else one)
+    return found
+
+
 def _decode(buffer: Buffer, offset: int, n: int, seq: int, mask: int) -> DataFrame | Absent:
     try:
         frame = codec.decode(buffer, offset, seq, mask)
@@ -267,7 +277,7 @@ def _read_spans(file: File, places: list[tuple[int, int, int]], mask: int) -> li
     while at < len(places):
         behind, start, end = _span(places, at)
         data = pread_all(file, end - start, start)
-        found += [_decode(data, offset - start, n, seq, mask) for seq, offset, n in places[at:behind]]
+        found += _decode_all(data, [(seq, offset - start, n) for seq, offset, n in places[at:behind]], mask)
         at = behind
     return found
 

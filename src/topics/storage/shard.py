@@ -194,6 +194,8 @@ class Shard:
         """Written, needing no sync, and about to be finished."""
         self._waiting: deque[_Waiting] = deque()
         self._pending_bytes = 0
+        self._open = 0
+        """Submissions accepted and not finished."""
         self._flush_scheduled = False
         self._busy: str | None = None
         """What runs aside and keeps the buffer from being written: opening, rotating, cutting."""
@@ -231,7 +233,9 @@ class Shard:
         self._queue.append(Submission(len(frames), count, durable, done))
         self._queued_frames += count
         self._pending_bytes += len(frames)
-        self.counters.queue_peak = max(self.counters.queue_peak, self.depth)
+        self._open += 1
+        if self._open > self.counters.queue_peak:
+            self.counters.queue_peak = self._open
         if self._finishing is None and (len(self._buffer) >= FLUSH_BYTES or self._queued_frames >= FLUSH_FRAMES):
             self.flush()
         else:
@@ -249,8 +253,7 @@ class Shard:
     @property
     def depth(self) -> int:
         """Submissions accepted and not finished."""
-        in_flight = 0 if self._in_flight is None else len(self._in_flight.queue)
-        return len(self._queue) + in_flight + len(self._written) + len(self._waiting)
+        return self._open
 
     def _admit(self, size: int, control: bool) -> None:
         if self._closing:
@@ -259,10 +262,10 @@ class Shard:
             raise ShardReadOnly(f"shard {self.key!r} takes no more writes in this run: {self.reason}")
         if self.state == "full" and not (control and self.has_room(size)):
             raise StorageFull(f"shard {self.key!r} has no space: {self.reason}")
-        crowded = self.depth >= self._max_submissions or self._pending_bytes + size > self._max_pending_bytes
-        if crowded and self.depth:
+        crowded = self._open >= self._max_submissions or self._pending_bytes + size > self._max_pending_bytes
+        if crowded and self._open:
             self.counters.refused += 1
-            raise WalFull(f"shard {self.key!r} has {self.depth} submissions waiting")
+            raise WalFull(f"shard {self.key!r} has {self._open} submissions waiting")
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes of control frames fit the active file."""
@@ -616,6 +619,7 @@ class Shard:
 
     def _finish(self, submission: Submission, outcome: Lsn | TopicsError) -> None:
         self._pending_bytes -= submission.size
+        self._open -= 1
         nested = self._finishing
         self._finishing = nested or (outcome if isinstance(outcome, Lsn) else self._end())
         try:

@@ -57,9 +57,10 @@ class WalReader:
         found: list[Frame | None] = []
         for reference, start, span, rows in _spans(places):
             data = self._read(reference, start, span)
-            for place in rows:
-                at = unpack(place.location)[1] - start
-                one = _decode(data, at, place, topic_id)
+            places_in = [unpack(place.location)[1] - start for place in rows]
+            sized = zip([place.seq for place in rows], places_in, [place.size for place in rows], strict=True)
+            for at, place, plain in zip(places_in, rows, frame.plain_appends(data, sized, topic_id), strict=True):
+                one = plain or _decode(data, at, place, topic_id)
                 if one is None:
                     again = self._read(reference, at + start, place.size)
                     one = _decode(again, 0, place, topic_id)

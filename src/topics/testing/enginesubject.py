@@ -91,6 +91,7 @@ OPS = (
     "churn",
     "tick",
     "checkpoint",
+    "purge",
     "rewrite",
     "close_reopen",
     "kill_reopen",
@@ -913,13 +914,15 @@ class EngineDriver(DiskDriver):
                 session.append(name, [Spec(f"retry {kept}")], producer=("p", kept[0], max(kept[1], 0)))
         for name in store.names():
             session.append(name, [Spec(f"after {name}", tag="a", node="n2")])
+        if rng.random() < 0.5:
+            session.checkpoint(full=True)
         for name in store.names():
             session.delete(name, match="a*")
         session.check(store.names(), rng)
         if rng.random() < 0.5:
             session.tick(rng.choice((1000, 6000)))
             session.check(store.names(), rng)
-        if rng.random() < 0.3:
+        if rng.random() < 0.5:
             session.checkpoint(full=True)
         crashed = rng.random() < 0.5
         survivor = disk.crash_image(rng) if crashed else disk.kill_image()
@@ -1128,13 +1131,24 @@ class EngineDriver(DiskDriver):
         self._write(name, 8, 40)
         self.session.checkpoint(full=True)
         topic = self.store.topic(name)
-        if topic is None or self._session is None:
+        if topic is None:
             return
         head = topic.live.head
         doomed = sorted(self.rng.sample(range(max(1, head - 9), head + 1), min(7, head)))
         self.session.delete(name, seqs=doomed)
         self.session.tick(12_000)
         self.session.tick(12_000)
+
+    def _op_purge(self) -> None:
+        """Records of a segment are deleted, and the log that says so is trimmed [S-270, C13]."""
+        name = self.rng.choice(("fsync", "disk", "memory"))
+        self._write(name, 3, 10)
+        self.session.checkpoint(full=True)
+        topic = self.store.topic(name)
+        if topic is None:
+            return
+        self.session.delete(name, seqs=[topic.live.head - self.rng.randrange(3)])
+        self.session.checkpoint(full=True)
 
     def _op_close_reopen(self) -> None:
         if self.session.close() and not self._lied():

@@ -868,7 +868,8 @@ class EngineMachine(RuleBasedStateMachine):
         expected = {seq for seq, row in topic.rows.items() if not self.too_old(topic, row)}
         got = {record.seq for record in shown.records}
         assert got <= set(topic.rows)
-        assert expected - got <= rotten
+        # A `memory` topic promises no completeness after a start [DUR-5, DUR-8]: there damage may be silent.
+        assert expected - got <= rotten or topic.config.durability == "memory"
         assert not rotten & got
 
     def too_old(self, topic: Topic, row: Row) -> bool:

@@ -135,8 +135,9 @@ def print_group(found: Mapping[str, Any]) -> None:
         return
     print(f"  {'ratio':<42}{'median':>12}{'low–high':>18}{'bound':>9}")
     for figure in found["figures"]:
+        ratio = f"{figure['median']:>11.3g}{report.sign(figure)}"
         print(
-            f"    {figure['name']:<40}{figure['median']:>11.3g}×{figure['low']:>9.3g} –{figure['high']:>7.3g}"
+            f"    {figure['name']:<40}{ratio}{figure['low']:>9.3g} –{figure['high']:>7.3g}"
             f"{report.bound_text(figure):>9}  {report.verdict(figure)}"
         )
     for aim in found["aims"]:

@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.measure import Aim, Arm, Figure, Group, Sample, percentiles_us, stopwatch
+from bench.measure import Aim, Arm, Figure, Group, Sample, each, percentiles_us, stopwatch
 from bench.workload import RECORD_BYTES, SEED, check_length, encoded, open_wal, raw_file, records
 from topics.clock import SystemClock
 from topics.fs import File, OsFs
@@ -63,28 +63,6 @@ def groups(quick: bool) -> list[Group]:
         descriptors(4 if quick else 20),
         segment_creation(5 if quick else 30),
     ]
-
-
-def each(calls: Sequence[Call], count: int) -> Sample:
-    """Run `call(n)` for every n, shared out over one thread per call; latencies over all."""
-    latencies: list[list[int]] = [[] for _ in calls]
-
-    def work(which: int) -> None:
-        call, note, clock = calls[which], latencies[which].append, time.perf_counter_ns
-        for n in range(which, count, len(calls)):
-            start = clock()
-            call(n)
-            note(clock() - start)
-
-    threads = [threading.Thread(target=work, args=(which,)) for which in range(1, len(calls))]
-    with stopwatch() as watch:
-        for thread in threads:
-            thread.start()
-        work(0)
-        for thread in threads:
-            thread.join()
-    assert sum(map(len, latencies)) == count
-    return watch.sample(count, **percentiles_us([one for many in latencies for one in many]))
 
 
 def alternate(count: int, create: Call, use: Call) -> Sample:

@@ -18,6 +18,7 @@ import math
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,18 +54,27 @@ class Arm(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """`arm` against `against`: times (smaller is better, bound is a maximum) or rates (the reverse)."""
+    """`arm` against `against`: times (smaller is better, bound is a maximum) or rates (the reverse).
+
+    Without `against` it is the arm's value itself: a size is told like a time, a share like a rate.
+    """
 
     name: str
     arm: str
-    against: str
+    against: str | None
     kind: Literal["time", "rate"]
     bound: float | None = None
+    value: str = "wall_us"
+    """Which value of the arms is looked at."""
+    spare: float = 0.0
+    """What `arm` may have on top, in the unit of the value: taken off before the ratio is formed."""
 
     def ratios(self, rounds: Mapping[str, Sequence[Mapping[str, float]]]) -> list[float]:
         """The ratio of each round."""
-        pairs = zip(rounds[self.arm], rounds[self.against], strict=True)
-        times = [ours["wall_us"] / theirs["wall_us"] for ours, theirs in pairs]
+        ours = [max(row[self.value] - self.spare, 0.0) for row in rounds[self.arm]]
+        if self.against is None:
+            return ours
+        times = [one / row[self.value] for one, row in zip(ours, rounds[self.against], strict=True)]
         return times if self.kind == "time" else [1 / ratio for ratio in times]
 
     def holds(self, ratio: float) -> bool | None:
@@ -117,6 +127,28 @@ def stopwatch() -> Iterator[Stopwatch]:
     watch.wall_s, watch.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
 
 
+def each(calls: Sequence[Callable[[int], object]], count: int) -> Sample:
+    """Run `call(n)` for every n, shared out over one thread per call; latencies over all."""
+    latencies: list[list[int]] = [[] for _ in calls]
+
+    def work(which: int) -> None:
+        call, note, clock = calls[which], latencies[which].append, time.perf_counter_ns
+        for n in range(which, count, len(calls)):
+            start = clock()
+            call(n)
+            note(clock() - start)
+
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(1, len(calls))]
+    with stopwatch() as watch:
+        for thread in threads:
+            thread.start()
+        work(0)
+        for thread in threads:
+            thread.join()
+    assert sum(map(len, latencies)) == count
+    return watch.sample(count, **percentiles_us([one for many in latencies for one in many]))
+
+
 def percentiles_us(latencies_ns: list[int]) -> dict[str, float]:
     """p50 and p99 by nearest rank."""
     ranked = sorted(latencies_ns)
@@ -153,8 +185,7 @@ def measure(group: Group, rounds: int, dir: Path, say: Callable[[str], None]) ->
 def once(group: Group, dir: Path) -> dict[str, Any]:
     """One round after a warm-up, nothing concluded: a comparison of commits takes one of each in turn."""
     _warm_up(group, dir)
-    baselines = sorted({figure.against for figure in group.figures})
-    return {"name": group.name, "unit": group.unit, "baselines": baselines, "arms": _round(group, dir)}
+    return {"name": group.name, "unit": group.unit, "baselines": baselines(group), "arms": _round(group, dir)}
 
 
 def _warm_up(group: Group, dir: Path) -> None:
@@ -180,10 +211,15 @@ def _run(arm: Arm, dir: Path) -> dict[str, float]:
         shutil.rmtree(own)
 
 
+def baselines(group: Group) -> list[str]:
+    """The arms that others are measured against."""
+    return sorted({figure.against for figure in group.figures if figure.against is not None})
+
+
 def unsteady_baselines(group: Group, by_arm: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, float]:
     """The denominators that vary too much for their ratios to mean anything [P-4]."""
-    found = {name: variation([row["wall_us"] for row in by_arm[name]]) for name in {f.against for f in group.figures}}
-    return {name: round(value, 3) for name, value in sorted(found.items()) if value > VARIATION_MAX}
+    found = {name: variation([row["wall_us"] for row in by_arm[name]]) for name in baselines(group)}
+    return {name: round(value, 3) for name, value in found.items() if value > VARIATION_MAX}
 
 
 def conclude(group: Group, attempt: Mapping[str, Any]) -> dict[str, Any]:

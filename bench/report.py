@@ -38,6 +38,11 @@ def bound_text(figure: Mapping[str, Any]) -> str:
     return f"{'≤' if figure['kind'] == 'time' else '≥'} {figure['bound']:g}"
 
 
+def sign(figure: Mapping[str, Any]) -> str:
+    """What stands behind the number: × for a ratio."""
+    return " " if figure["against"] is None else "×"
+
+
 def verdict(figure: Mapping[str, Any]) -> str:
     """One word for a bound."""
     if figure["bound"] is None:
@@ -89,7 +94,7 @@ def _bounds(results: Sequence[Result]) -> str:
         if figure["bound"] is None:
             continue
         word = verdict(figure)
-        ratio = f"{figure['median']:.3g}×" if "median" in figure else "–"
+        ratio = f"{figure['median']:.3g}{sign(figure)}" if "median" in figure else "–"
         rows.append(
             f'<tr><td>{escape(name)}</td><td>{escape(figure["name"])}</td><td class="n">{ratio}</td>'
             f'<td class="n">{bound_text(figure)}</td><td><span class="pill {word}">{word}</span></td></tr>'
@@ -121,15 +126,22 @@ def _card(group: Mapping[str, Any]) -> str:
         )
     else:
         for kind in ("time", "rate"):
-            figures = [figure for figure in group["figures"] if figure["kind"] == kind]
+            figures = [one for one in group["figures"] if one["kind"] == kind and one["against"] is not None]
             if figures:
                 parts.append(_chart(group["name"], kind, figures, group["attempts"][-1]["rounds"]))
-        parts += [f'<p class="note">{escape(sentence)}</p>' for sentence in group["explain"]]
+        alone = [_alone(figure) for figure in group["figures"] if figure["against"] is None]
+        parts += [f'<p class="note">{escape(sentence)}</p>' for sentence in (*alone, *group["explain"])]
         parts += [_aim(aim) for aim in group["aims"]]
         if refused:
             parts.append(f'<p class="note">Rejected before this run for an unsteady baseline: {len(refused)}.</p>')
     parts.append(_arms(group))
     return f'<section class="card">{"".join(parts)}</section>'
+
+
+def _alone(figure: Mapping[str, Any]) -> str:
+    """A figure that is no ratio, as a sentence."""
+    words = [f"{figure['name']}: {figure['median']:.3g} ({figure['low']:.3g} – {figure['high']:.3g})"]
+    return ", ".join(words + [f"bound {bound_text(figure)}: {verdict(figure)}"] * (figure["bound"] is not None)) + "."
 
 
 def _aim(aim: Mapping[str, Any]) -> str:
@@ -211,7 +223,7 @@ def _bar(figure: Mapping[str, Any], scale: Scale, top: float, rounds: Mapping[st
     yield f'<rect class="bar {word}" x="{start}" y="{middle - 9}" width="{width}" height="18" rx="2"/>'
     low, high = scale.x(figure["low"]), scale.x(figure["high"])
     yield f'<path class="whisker" d="M{low} {middle - 5}v10M{low} {middle}H{high}M{high} {middle - 5}v10"/>'
-    for ratio in Figure(*(figure[field] for field in Figure._fields)).ratios(rounds):
+    for ratio in Figure(**{field: figure[field] for field in Figure._fields if field in figure}).ratios(rounds):
         yield f'<circle class="round" cx="{scale.x(ratio)}" cy="{middle}" r="2"/>'
     x = LABELS + PLOT + 12
     yield f'<text class="value" x="{x}" y="{middle + 5}">{figure["median"]:.3g}×</text>'

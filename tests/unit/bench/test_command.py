@@ -18,7 +18,14 @@ def test_results_keep_each_round_on_one_line() -> None:
 
 
 def test_every_benchmark_is_known_and_says_what_it_measures() -> None:
-    assert command.NAMES == ("wal_append", "wal_policies", "wal_recovery")
+    assert command.NAMES == (
+        "engine_commit",
+        "engine_memory",
+        "engine_recovery",
+        "wal_append",
+        "wal_policies",
+        "wal_recovery",
+    )
     for name in command.NAMES:
         doc = importlib.import_module(f"bench.bench_{name}").__doc__ or ""
         assert doc.splitlines()[0].endswith("?")

@@ -60,6 +60,18 @@ def test_a_figure_without_a_bound_neither_holds_nor_fails(tmp_path: Path) -> Non
     assert found["figures"][0]["holds"] is None
 
 
+def test_a_figure_may_look_at_another_value_and_leave_something_on_top() -> None:
+    given = {"ours": [{"p50_us": 800.0}, {"p50_us": 400.0}], "base": [{"p50_us": 100.0}, {"p50_us": 100.0}]}
+    assert Figure("f", "ours", "base", "time", 1.6, "p50_us", 500.0).ratios(given) == [3.0, 0.0]
+
+
+def test_a_figure_without_a_baseline_is_the_value_itself_and_needs_no_steadiness(tmp_path: Path) -> None:
+    shares = iter([0.9, *[share for share in (0.4, 0.6, 0.7, 0.8, 0.9) for _ in range(3)]])
+    one = Arm("a", lambda dir: Sample(1, MICRO, MICRO, {"sharing": next(shares)}))
+    found, said = run(Group("g", "record", [one], [Figure("f", "a", None, "rate", 0.5, "sharing")]), tmp_path)
+    assert (found["figures"][0]["median"], found["figures"][0]["holds"], said) == (0.7, True, [])
+
+
 def test_a_burst_in_one_of_three_passes_is_not_seen(tmp_path: Path) -> None:
     found, said = run(group([1, *[10, 90, 11] * 5], constant(22)), tmp_path)
     assert said == []

@@ -76,6 +76,15 @@ def test_a_rejected_group_has_a_warning_and_no_plot() -> None:
     assert "rejected" in text
 
 
+def test_a_figure_that_is_no_ratio_is_a_sentence_and_no_bar() -> None:
+    figure = {"name": "bytes per record", "arm": "log", "against": None, "kind": "time", "bound": 4.0}
+    page = parse(
+        report.page([result(group(figures=[{**figure, "median": 3.0, "low": 2.0, "high": 5.0, "holds": True}]))])
+    )
+    assert list(page.iter("svg")) == []
+    assert "bytes per record: 3 (2 – 5), bound ≤ 4: holds." in "".join(page.itertext())
+
+
 @pytest.mark.parametrize(
     ("kind", "bound", "holds", "text", "word"),
     [("time", 8.0, True, "≤ 8", "holds"), ("rate", 0.75, False, "≥ 0.75", "missed"), ("rate", None, None, "", "")],

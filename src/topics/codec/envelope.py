@@ -20,6 +20,7 @@ import re
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 NESTING_MAX = 256
 
@@ -28,6 +29,7 @@ PLAIN_BYTES = 6
 META_BYTES = 11
 """Bytes of an envelope around its data and meta."""
 
+_META = re.compile(rb',"m":\{')
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -89,6 +91,24 @@ def accounted_bytes(envelope: bytes) -> int:
     Defined for any bytes, so that a checkpoint or a rebuild never stops at one record.
     """
     return max(0, len(envelope) - (META_BYTES if has_meta(envelope) else PLAIN_BYTES))
+
+
+def accounted_sizes(
+    buffer: bytes | bytearray | memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """`accounted_bytes` of the envelopes at ascending places of a buffer, in one pass over it."""
+    around = np.full(len(starts), PLAIN_BYTES, np.int64)
+    if len(starts):
+        first, last = int(starts[0]), int(starts[-1] + sizes[-1])
+        seen = np.array([found.start() for found in _META.finditer(buffer, first, last)], np.int64)
+        # The envelope that an occurrence lies in, if it lies in one.
+        at = np.unique(np.searchsorted(starts, seen, side="right") - 1)
+        for one in at[at >= 0].tolist():
+            start = int(starts[one])
+            if has_meta(bytes(buffer[start : start + int(sizes[one])])):
+                around[one] = META_BYTES
+    accounted: npt.NDArray[np.int64] = np.maximum(sizes - around, 0)
+    return accounted
 
 
 def canonical(raw: bytes) -> bytes:

@@ -372,7 +372,11 @@ class FrameCodec:
         """How far a file is valid; `start` is the start of a submission."""
         if start > len(view):
             return Scan(len(view), 0, "corrupt", f"file ends at {len(view)}, before the replay position {start}")
-        rows, stop, why, detail = scan_frames(view, start)
+        return self.judge(view, start, place, scan_frames(view, start))
+
+    def judge(self, view: memoryview, start: int, place: Place, found: FrameScan) -> Scan:
+        """The same, for one who looks at the frames too."""
+        rows, stop, why, detail = found
         if why is Why.FORMAT:
             return Scan(stop, len(rows), "format", f"offset {stop}: {detail}")
         whole = _whole_submissions(rows)
@@ -419,21 +423,21 @@ def _walk(view: memoryview, at: int, end: int, limit: int) -> tuple[list[int], i
             return offsets, at, Why.SHORT  # not looked at
 
 
-def gather(view: memoryview, offsets: list[int], header: np.dtype[np.void]) -> npt.NDArray[np.void]:
+def gather(view: memoryview, offsets: list[int] | npt.NDArray[np.integer], header: np.dtype[Any]) -> npt.NDArray[Any]:
     """Header fields of the frames at `offsets`, in one call."""
-    if not offsets:
+    if not len(offsets):
         return np.empty(0, header)
     # A view with one (overlapping) header per byte lets numpy pick the real ones.
     everywhere = np.ndarray((len(view) - header.itemsize + 1,), header, view, strides=(1,))
     return everywhere[offsets]
 
 
-def rows_at(buffer: Buffer, offsets: list[int]) -> npt.NDArray[np.void]:
+def rows_at(buffer: Buffer, offsets: list[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.void]:
     """Rows of frames whose places are known and whose bytes were verified before."""
     return _rows(offsets, gather(memoryview(buffer), offsets, HEADER))
 
 
-def _rows(offsets: list[int], heads: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+def _rows(offsets: list[int] | npt.NDArray[np.integer], heads: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     rows = np.empty(len(offsets), ROW)
     rows["offset"] = offsets
     rows["len"] = heads["frame_len"] + np.uint32(4)

@@ -16,6 +16,9 @@ Place = Literal["last", "inner", "beyond"]
 """last: the highest segment with content · inner: below it · beyond: above it, without content."""
 
 
+_ZEROS = bytes(65536)
+
+
 class Scan(NamedTuple):
     """How much of a segment is valid."""
 
@@ -51,9 +54,10 @@ def zero_tail(view: memoryview, start: int) -> int:
     """Offset of the zeros that end the buffer, not below `start`; its length when it ends in data."""
     end = len(view)
     while end > start:
-        low = max(start, end - 65536)
-        kept = len(bytes(view[low:end]).rstrip(b"\0"))
-        if kept:
-            return low + kept
+        low = max(start, end - len(_ZEROS))
+        piece = bytes(view[low:end])
+        # Comparing is many times as fast as stripping, and prepared files are mostly zeros.
+        if piece != _ZEROS[: len(piece)]:
+            return low + len(piece.rstrip(b"\0"))
         end = low
     return start

@@ -46,7 +46,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from topics.codec import frame
-from topics.codec.envelope import accounted_bytes
+from topics.codec.envelope import accounted_bytes, accounted_sizes
 from topics.codec.frame import Buffer, NotAFrame, Why
 
 HAS_TAG: Final = 0x01
@@ -64,7 +64,8 @@ FRAME_LEN_MAX: Final = frame.FRAME_LEN_MAX - 8
 """Of the largest WAL frame, which has 8 header bytes more."""
 
 ENTRY_BYTES: Final = 20
-GAP_SEQS_MAX: Final = 2**32 - 1
+U32_MAX: Final = 2**32 - 1
+GAP_SEQS_MAX: Final = U32_MAX
 
 HOT: Final = b"TIX1"
 COLD: Final = b"TIC1"
@@ -91,6 +92,10 @@ _BODY = struct.Struct("<BQQHHI")
 _HEADER = struct.Struct("<IBQQHHI")
 _WAL_HEADER = struct.Struct("<IBBQQQHHI")
 _ENTRY = struct.Struct("<IIQI")
+_TAIL = struct.Struct("<QB")
+_FLAGS = [bytes((flags,)) for flags in range(256)]
+_SEQ_AT = 14
+"""Of the seq in a WAL frame."""
 _FOOTER = struct.Struct("<4sHHI")
 
 HEADER: Final = np.dtype(
@@ -153,39 +158,92 @@ class GapSegment(NamedTuple):
 
 
 def reframe(frames: Buffer, offsets: Sequence[int], mask: int, at: int = 0) -> tuple[bytes, bytes]:
-    """`.data` frames and `.idx` entries of the Append frames at `offsets`; the first goes to offset `at` of the file.
+    """`.data` frames and `.idx` entries of the Append frames at ascending `offsets`; the first goes to `at`.
 
     Each WAL frame is verified before its bytes get a new checksum: damage must not become valid on the way. `NotAFrame`
     for a frame that is damaged, no Append, or of a topic the mask does not belong to.
     """
-    view = memoryview(frames)
-    unpack, pack, pack_entry, digest = _WAL_HEADER.unpack_from, _BODY.pack, _ENTRY.pack, xxh3_64_intdigest
+    if not len(offsets):
+        return b"", b""
+    raw = frames if isinstance(frames, bytes) else bytes(frames)
+    places = np.array(offsets, np.int64)
+    places = places[: _first(places > len(raw) - frame.FRAME_BYTES_MIN)]
+    heads = frame.gather(memoryview(raw), places, frame.HEADER)
+    sizes, around = heads["frame_len"].astype(np.int64) + 4, heads["node_len"].astype(np.int64) + heads["tag_len"]
+    good = _first(_unfit(heads, places, sizes, around, mask, len(raw)))
+    heads, places, sizes, around = heads[:good], places[:good], sizes[:good], around[:good]
+    flags = heads["flags"].astype(np.int64)
+    kept = flags & (HAS_TAG | HAS_NODE) | flags >> frame.HOPS_SHIFT << HOPS_SHIFT
+    data, bad = _resigned(raw, places.tolist(), (places + sizes - 8).tolist(), around.tolist(), kept.tolist(), mask)
+    if bad is None and good < len(offsets):
+        bad = offsets[good]
+    if bad is not None:
+        raise NotAFrame(Why.BAD, bad, _why_not(raw, bad, mask))
+    sizes -= frame.FRAME_BYTES_MIN - FRAME_BYTES_MIN
+    ends = at + np.cumsum(sizes)
+    if int(ends[-1] - sizes[-1]) > U32_MAX:
+        raise ValueError(f"frames from {at} on lie beyond the reach of an .idx entry")
+    accounted = accounted_sizes(raw, places + frame.HEADER_BYTES + around, heads["data_len"].astype(np.int64))
+    entries = np.empty(good, IDX)
+    entries["offset"], entries["len"], entries["ts"] = ends - sizes, sizes, heads["ts"]
+    entries["flags_ovh"] = kept | sizes - accounted << 8
+    return data, entries.tobytes()
+
+
+def _first(wrong: npt.NDArray[np.bool_]) -> int:
+    """How many are right before the first that is wrong."""
+    found = np.flatnonzero(wrong)
+    return int(found[0]) if len(found) else len(wrong)
+
+
+def _unfit(
+    heads: npt.NDArray[np.void],
+    places: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    around: npt.NDArray[np.int64],
+    mask: int,
+    end: int,
+) -> npt.NDArray[np.bool_]:
+    """Which WAL frames cannot be records of the mask's topic, by their headers."""
+    lens = (heads["node_len"].astype(np.int64), heads["tag_len"].astype(np.int64), heads["data_len"].astype(np.int64))
+    wrong = frame.misfits(sizes - frame.FRAME_BYTES_MIN, heads["flags"], *lens)
+    wrong |= (sizes > frame.FRAME_LEN_MAX + 4) | (places + sizes > end) | (heads["type"] != frame.APPEND)
+    owners = [one for one in np.unique(heads["topic_id"]).tolist() if xxh3_64_intdigest(_SUM.pack(one)) == mask]
+    wrong |= ~np.isin(heads["topic_id"], np.array(owners, np.uint64))
+    return np.asarray(wrong)
+
+
+def _resigned(
+    raw: bytes, starts: list[int], sums: list[int], around: list[int], kept: list[int], mask: int
+) -> tuple[bytes, int | None]:
+    """`.data` frames of WAL frames whose headers are right, and where the first is whose bytes are not.
+
+    Behind flags and topic a WAL frame has the bytes that the `.data` frame has behind its flags.
+    """
+    digest, pack, unpack_sum = xxh3_64_intdigest, _TAIL.pack, _SUM.unpack_from
     data: list[bytes] = []
-    idx: list[bytes] = []
-    owner = -1
-    for offset in offsets:
-        end = frame.valid_end(view, offset, len(view))
-        if not end:
-            raise NotAFrame(Why.BAD, offset, "not a valid WAL frame")
-        _, kind, flags, topic_id, seq, ts, node_len, tag_len, data_len = unpack(view, offset)
-        if topic_id != owner:
-            if digest(_SUM.pack(topic_id)) != mask:
-                raise NotAFrame(Why.BAD, offset, f"topic {topic_id} is not the mask's")
-            owner = topic_id
-        if kind != frame.APPEND:
-            raise NotAFrame(Why.BAD, offset, f"frame type {kind} is no record")
-        text = bytes(view[offset + frame.HEADER_BYTES : end - 8])
-        kept = flags & (HAS_TAG | HAS_NODE) | flags >> frame.HOPS_SHIFT << HOPS_SHIFT
-        body = pack(kept, seq, ts, node_len, tag_len, data_len) + text
-        size = FRAME_BYTES_MIN + len(text)
-        ovh = size - accounted_bytes(text[node_len + tag_len :])
-        data.append(b"%b%b%b\0" % (_LEN.pack(size - 4), body, _SUM.pack(digest(body) ^ mask)))
-        try:
-            idx.append(pack_entry(at, size, ts, kept | ovh << 8))
-        except struct.error as error:
-            raise ValueError(f"frame at {at} lies beyond the reach of an .idx entry") from error
-        at += size
-    return b"".join(data), b"".join(idx)
+    add = data.append
+    for start, sum_at, text_len, flags in zip(starts, sums, around, kept, strict=True):
+        if digest(raw[start + 4 : sum_at]) != unpack_sum(raw, sum_at)[0]:
+            return b"", start
+        body = _FLAGS[flags] + raw[start + _SEQ_AT : sum_at]
+        if text_len and not frame.is_text(memoryview(body), HEADER_BYTES - 4, text_len, 0):
+            return b"", start
+        add(_LEN.pack(len(body) + 9))
+        add(body)
+        add(pack(digest(body) ^ mask, 0))
+    return b"".join(data), None
+
+
+def _why_not(raw: bytes, offset: int, mask: int) -> str:
+    """What is wrong with a WAL frame that cannot be reframed."""
+    view = memoryview(raw)
+    if not frame.valid_end(view, offset, len(view)):
+        return "not a valid WAL frame"
+    _, kind, _, topic_id, *_ = _WAL_HEADER.unpack_from(view, offset)
+    if xxh3_64_intdigest(_SUM.pack(topic_id)) != mask:
+        return f"topic {topic_id} is not the mask's"
+    return f"frame type {kind} is no record"
 
 
 def decode(buffer: Buffer, offset: int, seq: int, mask: int) -> DataFrame:

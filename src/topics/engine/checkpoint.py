@@ -31,7 +31,7 @@ from topics.storage.cycle import Cycle
 from topics.storage.descriptor import room
 from topics.storage.shard import Shard
 from topics.storage.tail import DeadRun, Entries, EntryRun, GapRun, unpack, wal_lengths
-from topics.storage.walread import Place, WalReader
+from topics.storage.walread import WalReader
 
 log = logging.getLogger("topics.engine")
 
@@ -40,6 +40,8 @@ MARK_ROOM = 16 << 10
 """Bytes that must be left in the active file of a full shard."""
 CHUNK = 256
 """Records between two chances for other threads [S-193]."""
+_PACKED = np.dtype((np.void, ENTRY_BYTES))
+"""An entry as it is on disk."""
 
 
 class CheckpointResult:
@@ -148,42 +150,39 @@ class _Job:
     def _chunk(self, run: EntryRun, low: int, high: int, dead: np.ndarray, wal: WalReader) -> None:
         """Frames of live records, fillers for the rest, in one write."""
         entries, locations = run.entries[low:high], run.locations[low:high]
-        idx = bytearray(_fillers(entries))
+        idx = np.frombuffer(bytearray(_fillers(entries)), _PACKED)
         data: list[bytes] = []
         positions = np.flatnonzero(~dead)
-        lengths = wal_lengths(entries)
-        places = [Place(run.first + low + at, int(locations[at]), int(lengths[at])) for at in positions.tolist()]
         done = 0
         at = self.cycle.data_len
         mask = topic_mask(self.topic.id)
 
-        def put(frames: bytes, offsets: list[int], positions: list[int]) -> None:
+        def put(frames: bytes, offsets: list[int], chosen: np.ndarray) -> None:
             nonlocal at
             framed, rows = reframe(frames, offsets, mask, at)
             data.append(framed)
             at += len(framed)
-            for number, position in enumerate(positions):
-                entry = rows[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES]
-                idx[position * ENTRY_BYTES : (position + 1) * ENTRY_BYTES] = entry
+            idx[chosen] = np.frombuffer(rows, _PACKED)
 
-        def take(frames: bytes, offsets: list[int]) -> None:
+        def take(frames: bytes, offsets: np.ndarray) -> None:
             nonlocal done
-            chosen = positions[done : done + len(offsets)].tolist()
+            chosen = positions[done : done + len(offsets)]
             done += len(offsets)
             try:
-                put(frames, offsets, chosen)
+                put(frames, offsets.tolist(), chosen)
             except NotAFrame:
-                for offset, position in zip(offsets, chosen, strict=True):
+                for number, (offset, position) in enumerate(zip(offsets.tolist(), chosen.tolist(), strict=True)):
                     try:
-                        put(frames, [offset], [position])
+                        put(frames, [offset], chosen[number : number + 1])
                     except NotAFrame as error:
                         log.error("topic %r: seq %d: %s", self.topic.name, run.first + low + position, error)
                         self.lost += 1
                         hole = fillers(1, int(entries["ts"][position]), 2 if self.topic.told else 0)
-                        idx[position * ENTRY_BYTES : (position + 1) * ENTRY_BYTES] = hole
+                        idx[position : position + 1] = np.frombuffer(hole, _PACKED)
 
-        wal.raw(places, take)
-        self.cycle.append(run.first + low, b"".join(data), bytes(idx))
+        if len(positions):
+            wal.raw_at(locations[positions], wal_lengths(entries)[positions], take)
+        self.cycle.append(run.first + low, b"".join(data), idx.tobytes())
 
     def commit(self) -> int:
         """On the owner, once the mark is durable; how many segments it sealed."""

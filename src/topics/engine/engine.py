@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -537,25 +539,55 @@ class Engine:
 
     async def _call_async(self, start: Callable[[Outcome], None]) -> Any:
         self._check()
+        return await self.aio.bridge().call(self._owner, start)
+
+
+class _Bridge:
+    """Between one event loop and the engine: what a pass of the loop starts is written together, and what becomes known
+    together wakes the loop once.
+    """
+
+    def __init__(self) -> None:
+        self._flushing = False
+        self._outcomes: deque[tuple[asyncio.Future[Any], Any]] = deque()
+
+    def call(self, owner: InlineOwner | LockedOwner, start: Callable[[Outcome], None]) -> asyncio.Future[Any]:
+        """Start an operation; the future of its outcome."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        owner.start(lambda: _start(start, partial(self._report, future)))
+        if not self._flushing:
+            self._flushing = True
+            loop.call_soon(self._flush, owner)
+        return future
 
-        def settle(outcome: Any) -> None:
+    def _flush(self, owner: InlineOwner | LockedOwner) -> None:
+        self._flushing = False
+        with owner:
+            pass
+
+    def _report(self, future: asyncio.Future[Any], outcome: Any) -> None:
+        """On the owner, which may be any thread."""
+        self._outcomes.append((future, outcome))
+        if len(self._outcomes) == 1:
+            try:
+                future.get_loop().call_soon_threadsafe(self._settle)
+            except RuntimeError:
+                log.info("nobody waits for an outcome any more: its event loop is closed")
+                self._outcomes.clear()
+
+    def _settle(self) -> None:
+        for _ in range(len(self._outcomes)):
+            # It leaves when it is settled: who adds one to an empty line wakes the loop, who finds company need not.
+            future, outcome = self._outcomes[0]
             if not future.done():
                 if isinstance(outcome, BaseException):
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome)
-
-        def report(outcome: Any) -> None:
-            try:
-                loop.call_soon_threadsafe(settle, outcome)
-            except RuntimeError:
-                log.info("nobody waits for an outcome any more: its event loop is closed")
-
-        with self._owner:
-            _start(start, report)
-        return await future
+            self._outcomes.popleft()
+        if self._outcomes:
+            asyncio.get_running_loop().call_soon(self._settle)
 
 
 def _expire(core: Core, topic: Topic) -> bool:
@@ -606,6 +638,15 @@ class EngineAio:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bridge] = weakref.WeakKeyDictionary()
+
+    def bridge(self) -> _Bridge:
+        """That of the running loop."""
+        loop = asyncio.get_running_loop()
+        found = self._bridges.get(loop)
+        if found is None:
+            found = self._bridges[loop] = _Bridge()
+        return found
 
     async def put_topic(
         self, name: str, config: TopicConfig | Mapping[str, object] | None = None

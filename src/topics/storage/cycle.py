@@ -101,7 +101,7 @@ class Cycle:
         current = self._current
         if current is None or not current.n:
             return False
-        return seal_due(current.n, current.data_len, int(current.array()["ts"][0]), now_ms, self.input.limits)
+        return seal_due(current.n, current.data_len, current.first_ts, now_ms, self.input.limits)
 
     def append(self, first_seq: int, data: Buffer, idx: Buffer) -> None:
         """Write frames and take their entries, fillers among them; offsets count from `data_len`."""

@@ -172,6 +172,11 @@ class OpenSegment:
         """Of seqs."""
         return self.gap.seqs if self.gap else len(self.entries) // codec.ENTRY_BYTES
 
+    @property
+    def first_ts(self) -> int:
+        """`ts` of the first entry."""
+        return int.from_bytes(self.entries[8:16], "little")
+
     def array(self) -> Entries:
         """A copy of the entries."""
         return np.frombuffer(bytes(self.entries), codec.IDX)

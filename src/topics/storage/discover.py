@@ -6,9 +6,7 @@ it was; an error of the disk comes through [S-248]. One thread.
 
 from __future__ import annotations
 
-import struct
 from array import array
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +22,6 @@ from topics.storage.lockfile import FailedSync
 from topics.storage.shards import group_dir
 from topics.storage.snapshot import SnapshotStore
 
-_TOPIC_DELETE = control.TYPES[control.TopicDelete]
-_HEAD = struct.Struct("<IB")
-
 
 class LoggedMark(NamedTuple):
     """A row of a `mark`, with the number of its checkpoint."""
@@ -36,12 +31,11 @@ class LoggedMark(NamedTuple):
 
 
 class FoundFile(NamedTuple):
-    """A WAL file to be replayed, and where its frames are."""
+    """A WAL file to be replayed."""
 
     run: int
     group: Group
     file: WalFile
-    offsets: npt.NDArray[np.uint64]
 
     def starts(self, rows: npt.NDArray[np.void]) -> array[int]:
         """Where its submissions begin."""
@@ -108,7 +102,7 @@ def discover(fs: Fs, dir: str, store: SnapshotStore) -> Found:
     positions = {row.group: row for row in snapshot.header.wal} if snapshot is not None else {}
     _require_groups(keys, positions)
     groups = {key: read_group(fs, group_dir(wal_dir, key), key, _position(positions.get(key))) for key in keys}
-    return _scan(fs, store_id, snapshot, headers, groups)
+    return _scan(store_id, snapshot, headers, groups)
 
 
 def _require_groups(keys: list[str], positions: dict[str, WalRow]) -> None:
@@ -173,15 +167,15 @@ def _alive(name: str) -> bool:
     return parsed is not None and not parsed.deleted
 
 
-def _scan(fs: Fs, store_id: str, snapshot: Snapshot | None, headers: list[Header], groups: dict[str, Group]) -> Found:
-    """One pass over the judged files: where their frames are, and what their marks say."""
+def _scan(store_id: str, snapshot: Snapshot | None, headers: list[Header], groups: dict[str, Group]) -> Found:
+    """What the marks of the judged files say, and the order of replay."""
+    files: list[FoundFile] = []
     marks: dict[int, LoggedMark] = {}
     runs = {header.run: header.boot for header in headers}
     ready: set[int] = {header.run for header in headers}
     closed: set[int] = set()
     deleted: set[int] = set()
     islands: set[FailedSync] = set()
-    ordered: list[tuple[int, str, int, Group, WalFile]] = []
     for group in groups.values():
         run = 0
         for file in group.files:
@@ -190,14 +184,11 @@ def _scan(fs: Fs, store_id: str, snapshot: Snapshot | None, headers: list[Header
                 runs[run] = file.mark.boot
             if file.islands:
                 islands.add(FailedSync(run, group.key))
-            ordered.append((run, group.key, file.number, group, file))
-    files: list[FoundFile] = []
-    for run, _, _, group, file in sorted(ordered, key=lambda one: one[:3]):
-        view = read_file(fs, group, file)
-        offsets = _offsets(view, file.start)
-        files.append(FoundFile(run, group, file, offsets))
-        deleted |= _deleted(view, offsets)
-        for mark in _marks(view, offsets):
+            files.append(FoundFile(run, group, file))
+    files.sort(key=lambda one: (one.run, one.group.key, one.file.number))
+    for one in files:
+        deleted |= one.file.deleted
+        for mark in one.file.marks:
             if isinstance(mark, control.ReadyMark):
                 ready.add(mark.run)
             elif isinstance(mark, control.CloseMark):
@@ -229,31 +220,3 @@ def read_file(fs: Fs, group: Group, file: WalFile) -> memoryview:
         return memoryview(pread_exact(handle, file.scan.end, 0))
     finally:
         close_quietly(handle)
-
-
-def _offsets(view: memoryview, start: int) -> npt.NDArray[np.uint64]:
-    """Where the frames of a judged file begin; they were verified a moment ago."""
-    offsets = array("Q")
-    unpack, end, at = _HEAD.unpack_from, len(view), start
-    while at < end:
-        offsets.append(at)
-        at += 4 + unpack(view, at)[0]
-    return np.frombuffer(offsets, np.uint64) if len(offsets) else np.empty(0, np.uint64)
-
-
-def _deleted(view: memoryview, offsets: npt.NDArray[np.uint64]) -> set[int]:
-    """Topics of TopicDelete frames."""
-    if not len(offsets):
-        return set()
-    kinds = np.frombuffer(view, np.uint8)[offsets + np.uint64(4)]
-    return {frame.fields(view, at).topic_id for at in offsets[kinds == _TOPIC_DELETE].tolist()}
-
-
-def _marks(view: memoryview, offsets: npt.NDArray[np.uint64]) -> Iterator[control.CheckpointMark]:
-    if not len(offsets):
-        return
-    kinds = np.frombuffer(view, np.uint8)[offsets + np.uint64(4)]
-    for at in offsets[kinds == control.MARK].tolist():
-        body = control.decode_body(control.MARK, frame.fields(view, at).data)
-        assert isinstance(body, control.CheckpointMark)
-        yield body

@@ -23,6 +23,7 @@ from topics.errors import UnsupportedFormat, WalCorrupt
 from topics.fs import Fs, close_quietly, pread_exact, pwrite_all, replace_file
 
 _COPY_BYTES = 1 << 20
+_TOPIC_DELETE = control.TYPES[control.TopicDelete]
 
 
 class WalFile(NamedTuple):
@@ -37,6 +38,14 @@ class WalFile(NamedTuple):
     islands: bool
     """Valid frames lie behind the first bad one: a page cache was lost, not merely a process [S-245]."""
     mark: control.OpenMark | None
+    offsets: npt.NDArray[np.uint64]
+    """Where its valid frames begin, whole submissions only [S-241]."""
+    marks: tuple[control.CheckpointMark, ...]
+    """The marks among them, in order."""
+    closed: bool
+    """Whether its last frame is a close mark."""
+    deleted: frozenset[int]
+    """Topics of its TopicDelete frames."""
 
 
 class Group(NamedTuple):
@@ -119,7 +128,9 @@ class _Judge:
     def file(self, number: int, place: Place, start: int) -> WalFile:
         """One file, by 06 §5 and its own open mark [S-135]."""
         view = self._views[number]
-        scan = FrameCodec().scan(view, start, place)
+        assert start <= len(view), "a replay position that the file does not reach was refused before"
+        found = frame.scan_frames(view, start)
+        scan = FrameCodec().judge(view, start, place, found)
         if scan.verdict == "format":
             name = paths.wal_file(number)
             raise UnsupportedFormat(f"WAL group {self._key!r}, {name}, {scan.detail}: written by a newer version")
@@ -127,9 +138,14 @@ class _Judge:
             raise self._corrupt(number, scan.end, scan.detail)
         mark = self._open_mark(number, view)
         # Behind the first bad byte, not behind the cut: an unfinished submission in front of it is no island.
-        behind = frame.scan_frames(view, start).stop + 1 if scan.verdict == "torn" else len(view)
+        behind = found.stop + 1 if scan.verdict == "torn" else len(view)
         islands = behind < len(view) and bool(len(frame.resync(view, behind)))
-        return WalFile(number, len(view), place, start, scan, islands, mark)
+        rows = found.rows[: scan.records]
+        marks = _marks(view, rows)
+        closed = bool(marks) and rows["type"][-1] == control.MARK and isinstance(marks[-1], control.CloseMark)
+        offsets = rows["offset"].copy()
+        deleted = frozenset(rows["topic_id"][rows["type"] == _TOPIC_DELETE].tolist())
+        return WalFile(number, len(view), place, start, scan, islands, mark, offsets, marks, closed, deleted)
 
     def _open_mark(self, number: int, view: memoryview) -> control.OpenMark | None:
         """The open mark, which must belong to this place; `None` where salvage put a Pad over it."""
@@ -201,7 +217,7 @@ def mend(fs: Fs, group: Group) -> Iterator[int]:
     Yields the number of each file that was changed. Repeating it does no harm.
     """
     for file in group.files:
-        rewrite = file.place == "last" and not _closed(fs, group, file)
+        rewrite = file.place == "last" and not file.closed
         if not rewrite and file.size == file.scan.end:
             continue
         handle = fs.open(f"{group.dir}/{paths.wal_file(file.number)}", "rw")
@@ -215,9 +231,10 @@ def mend(fs: Fs, group: Group) -> Iterator[int]:
         yield file.number
 
 
-def _closed(fs: Fs, group: Group, file: WalFile) -> bool:
-    view, rows = replay(fs, group, file)
-    if not len(rows) or rows["type"][-1] != control.MARK:
-        return False
-    last = frame.decode(view, int(rows["offset"][-1]))
-    return isinstance(control.decode_body(last.type, last.data), control.CloseMark)
+def _marks(view: memoryview, rows: npt.NDArray[np.void]) -> tuple[control.CheckpointMark, ...]:
+    found = []
+    for at in rows["offset"][rows["type"] == control.MARK].tolist():
+        body = control.decode_body(control.MARK, frame.fields(view, at).data)
+        assert isinstance(body, control.CheckpointMark)
+        found.append(body)
+    return tuple(found)

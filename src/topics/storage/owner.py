@@ -59,6 +59,11 @@ class InlineOwner:
             self._depth -= 1
             self._lock.release()
 
+    def start(self, work: Callable[[], None]) -> None:
+        """Run work, and what it put off at once."""
+        with self:
+            work()
+
     def close(self) -> None:
         """Nothing runs by itself."""
 
@@ -107,6 +112,15 @@ class LockedOwner:
         finally:
             self._depth -= 1
             self._lock.release()
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Run work as the owner and leave what it put off to whoever is the owner next: many starts, one flush."""
+        with self._lock:
+            self._depth += 1
+            try:
+                work()
+            finally:
+                self._depth -= 1
 
     def soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from topics import paths
 from topics.codec import frame
 from topics.codec.frame import Frame, NotAFrame
 from topics.fs import File, Fs, pread_all
-from topics.storage.tail import WalFiles, unpack
+from topics.storage.tail import OFFSET_BITS, WalFiles, unpack
 from topics.wal.descriptors import DescriptorCache
 
 log = logging.getLogger("topics.storage")
@@ -73,6 +77,26 @@ class WalReader:
         """The bytes of frames at ascending places, span by span: a buffer and the offsets of the frames in it."""
         for reference, start, span, rows in _spans(places):
             take(self._read(reference, start, span), [unpack(place.location)[1] - start for place in rows])
+
+    def raw_at(
+        self,
+        locations: npt.NDArray[np.uint64],
+        sizes: npt.NDArray[np.unsignedinteger],
+        take: Callable[[bytes, npt.NDArray[np.int64]], None],
+    ) -> None:
+        """The same for arrays of ascending locations and sizes."""
+        references = (locations >> np.uint64(OFFSET_BITS)).astype(np.int64)
+        offsets = (locations & np.uint64((1 << OFFSET_BITS) - 1)).astype(np.int64)
+        ends = offsets + sizes
+        gaps = offsets[1:] - ends[:-1]
+        apart = (references[1:] != references[:-1]) | (gaps < 0) | (gaps > SPAN_GAP_BYTES)
+        for low, high in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(offsets)]):
+            while low < high:
+                start = int(offsets[low])
+                behind = low + max(int(np.searchsorted(ends[low:high], start + SPAN_BYTES_MAX, side="right")), 1)
+                data = self._read(int(references[low]), start, int(ends[behind - 1]) - start)
+                take(data, offsets[low:behind] - start)
+                low = behind
 
     def _read(self, reference: int, start: int, n: int) -> bytes:
         with self._descriptors.acquire(reference) as lease:

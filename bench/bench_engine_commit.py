@@ -152,8 +152,12 @@ def appended(dir: Path, *, count: int, durability: str, writers: Writers, topics
         sample = writers.run(engine, names, given)
         after = engine.metrics()
         assert sum(engine.state(name).count for name in names) == count + 2 * topics
-    syncs, batches = (int(after[key] - before[key]) for key in ("topics_wal_fsyncs_total", "topics_wal_batches_total"))
-    assert batches <= count
+    syncs, batches, frames = (
+        int(after[key] - before[key])
+        for key in (f"topics_wal_{what}_total" for what in ("fsyncs", "batches", "frames"))
+    )
+    assert count <= frames
+    assert batches <= frames
     if durability != "fsync":
         return sample
     # What was not synced before it began, and a mark that says so, may bring one more each.

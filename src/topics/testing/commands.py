@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from topics.testing import damage, enginedamage, faults, fuzz, mutants, sweep
+from topics.testing import damage, enginedamage, enginemutants, faults, fuzz, mutants, sweep
 from topics.testing.enginesubject import EngineSubject
 from topics.testing.shardsubject import ShardSubject
 from topics.testing.subject import Subject, Violation
@@ -214,18 +214,25 @@ def fault(args: argparse.Namespace) -> int:
 
 def _mutant(item: tuple[int, Sequence[int]]) -> Outcome:
     number, seeds = item
-    found = mutants.hunt(mutants.MUTANTS[number], seeds)
-    name = mutants.MUTANTS[number].name
+    bug = _mutants()[number]
+    if isinstance(bug, enginemutants.EngineMutant):
+        found = enginemutants.hunt(bug, seeds)
+    else:
+        found = mutants.hunt(bug, seeds)
     if found is not None:
-        print(f"caught: {name} — {found[:160]}", file=sys.stderr)
-    return 1, [] if found is not None else [f"not caught: {name}"]
+        print(f"caught: {bug.name} — {found[:160]}", file=sys.stderr)
+    return 1, [] if found is not None else [f"not caught: {bug.name}"]
+
+
+def _mutants() -> Sequence[mutants.Mutant | enginemutants.EngineMutant]:
+    return (*mutants.MUTANTS, *enginemutants.MUTANTS)
 
 
 def mutant(args: argparse.Namespace) -> int:
     """Seeded bugs, all of which the sweeps must notice [T5]."""
     seeds = range(args.seed, args.seed + 60)
     tally = Tally("mutants", "mutants")
-    for outcome in spread(args.jobs, _mutant, [(n, seeds) for n in range(len(mutants.MUTANTS))]):
+    for outcome in spread(args.jobs, _mutant, [(n, seeds) for n in range(len(_mutants()))]):
         tally.add(outcome)
     return tally.report(seed=args.seed, caught=tally.cases - len(tally.violations))
 

@@ -1,0 +1,599 @@
+"""Seeded bugs in the storage engine: proof that the sweeps over it would notice (13 T5).
+
+Each mutant replaces one step of the engine with a plausible mistake, and names the rule it breaks and the cheapest
+searches that are known to find it. A search counts only if the engine without the bug passes it. Where the named ones
+find nothing, because operations or configurations of a seed have changed since, many lives are tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+from msgspec import structs
+
+from topics.codec import control, frame
+from topics.codec import segment as codec
+from topics.engine import checkpoint, lifecycle, reclaim, recover, retention
+from topics.engine import delete as deleting
+from topics.engine.checkpoint import Checkpointer
+from topics.engine.core import Core
+from topics.engine.dedupe import IdempotencyKeys, Producers
+from topics.engine.delete import Removal
+from topics.engine.engine import Engine
+from topics.engine.index import Index
+from topics.engine.recover import Recovery
+from topics.engine.reserve import Reservation
+from topics.engine.settle import ReadyMark
+from topics.engine.topic import Topic as EngineTopic
+from topics.storage import cycle
+from topics.storage import reclaim as rewriting
+from topics.storage.cycle import Cycle
+from topics.storage.segfile import SegmentFiles
+from topics.storage.segments import TopicSegments
+from topics.storage.shards import Shards
+from topics.storage.snapshot import SnapshotStore
+from topics.testing import sweep
+from topics.testing.enginemodel import Change, Event, Topic
+from topics.testing.enginesubject import OPS, EngineDriver, EngineSubject, Setup, tiny
+from topics.testing.mutants import Make
+from topics.testing.simfs import Call
+from topics.testing.subject import Violation
+
+EPOCHS = 4
+
+
+class Busy(EngineDriver):
+    """Has an operation more, in which somebody deletes while a checkpoint is under way.
+
+    On one thread nothing comes between; so the disk itself makes the call, in the middle of the checkpoint.
+    """
+
+    def _op_busy_delete(self) -> None:
+        """A delete while segments are written: its records were captured as live ones."""
+        topic = self._there()
+        if topic is not None:
+            removal = Removal.parse(None, None, [topic.live.head], self._core.limits)
+
+            def begin() -> None:
+                event = Change(topic.live, seqs=topic.live.matching(seqs=[topic.live.head]))
+                topic.stage(event)
+                deleting.delete(self._core, "disk", removal, False, partial(self._settled, topic, event))
+
+            self._checkpoint_with(begin, lambda call: call[:2] == ("point", "ckpt.after_data_sync"))
+
+    @property
+    def _core(self) -> Core:
+        return self.session.engine._core
+
+    def _there(self) -> Topic | None:
+        """The topic that is written to, with records in its tail."""
+        self._write("disk", 2, 30)
+        return self.store.topic("disk")
+
+    def _settled(self, topic: Topic, event: Event, outcome: object) -> None:
+        if isinstance(outcome, Exception):
+            raise Violation(f"{event} failed during a checkpoint, and no fault is to blame: {outcome!r}") from outcome
+        topic.ack(event, durable=False)
+
+    def _checkpoint_with(self, begin: Callable[[], None], when: Callable[[Call], bool]) -> None:
+        disk, judging = self.disk, self.disk.before
+        begun = False
+
+        def before(call: Call) -> None:
+            nonlocal begun
+            if judging is not None:
+                judging(call)
+            if not begun and when(call):
+                begun = True
+                begin()
+
+        disk.before = before
+        try:
+            self.session.engine.snapshot()
+        finally:
+            disk.before = judging
+
+
+class Subject:
+    """An engine of a chosen configuration; a seed decides the rest."""
+
+    ops = OPS
+
+    def __init__(self, fields: tuple[tuple[str, int], ...], regime: str) -> None:
+        config = tiny(**dict(fields))
+        self._setup = Setup(config, regime, (config.wal_shards,))
+
+    def driver(self, seed: int) -> EngineDriver:
+        return Busy(self._setup, seed)
+
+    def workload(self, rng: random.Random, length: int) -> list[str]:
+        raise NotImplementedError
+
+    def fault_workloads(self) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+
+class Life(NamedTuple):
+    """A seeded life of several crashes; survivors are judged behind every operation, or at every disk call too."""
+
+    seed: int
+    every_call: bool = False
+
+    def run(self) -> None:
+        sweep.crash_run(EngineSubject(), self.seed, EPOCHS, every_call=self.every_call)
+
+
+class Ops(NamedTuple):
+    """A sequence of operations; survivors are judged at every disk call of the last one."""
+
+    seed: int
+    ops: tuple[str, ...]
+    fields: tuple[tuple[str, int], ...] = ()
+    regime: str = "tiny"
+
+    def run(self) -> None:
+        sweep.exhaust(Subject(self.fields, self.regime), self.seed, self.ops)
+
+
+Search = Life | Ops
+
+
+class EngineMutant(NamedTuple):
+    """One bug: what it gets wrong, the function that gets it wrong, and how it is found."""
+
+    name: str
+    target: object
+    attribute: str
+    make: Make
+    """Takes the right function and returns the wrong one."""
+    searches: tuple[Search, ...]
+
+
+def _nothing(right: Any) -> Any:
+    return lambda *args, **kwargs: None
+
+
+# -- committing ------------------------------------------------------------------------------------------------------
+
+
+def _append_unsynced(right: Any) -> Any:
+    def wrong(self: Core, *args: Any, durable: bool, control: bool = False) -> None:
+        right(self, *args, durable=durable and control, control=control)
+
+    return wrong
+
+
+def _control_unsynced(right: Any) -> Any:
+    def wrong(self: Core, *args: Any, durable: bool, control: bool = False) -> None:
+        right(self, *args, durable=durable and not control, control=control)
+
+    return wrong
+
+
+def _published_when_written(right: Any) -> Any:
+    """Who waits is told first, and the sync is made behind that."""
+
+    def wrong(self: Core, topic: EngineTopic, frames: bytes | None, count: int, ticket: Any, **how: Any) -> None:
+        if frames is not None and how["durable"] and not how.get("control"):
+            with mock.patch.object(self, "submit", functools.partial(_submit_early, self)):
+                right(self, topic, frames, count, ticket, **how)
+        else:
+            right(self, topic, frames, count, ticket, **how)
+
+    return wrong
+
+
+def _submit_early(
+    core: Core, topic_id: int, frames: bytes, count: int, done: Any, durable: bool, control: bool = True
+) -> None:
+    def written(outcome: Any) -> None:
+        done(outcome)
+        if not isinstance(outcome, Exception):
+            core.shard(topic_id).sync()
+
+    Core.submit(core, topic_id, frames, count, written, False, control)
+
+
+def _with_unsynced_submit(right: Any) -> Any:
+    """What the function logs is not synced before it counts."""
+
+    def wrong(core: Core, *args: Any, **kwargs: Any) -> None:
+        def submit(topic_id: int, frames: bytes, count: int, done: Any, durable: bool, control: bool = True) -> None:
+            Core.submit(core, topic_id, frames, count, done, False, control)
+
+        with mock.patch.object(core, "submit", submit):
+            right(core, *args, **kwargs)
+
+    return wrong
+
+
+def _floor_unsynced(right: Any) -> Any:
+    def wrong(core: Core, topic: EngineTopic, then: Any, done: Any) -> None:
+        def submit(topic_id: int, frames: bytes, count: int, done: Any, durable: bool, control: bool = True) -> None:
+            Core.submit(core, topic_id, frames, count, done, False, control)
+
+        with contextlib.ExitStack() as stack:
+
+            def go_on() -> None:
+                stack.close()
+                then()
+
+            stack.enter_context(mock.patch.object(core, "submit", submit))
+            right(core, topic, go_on, done)
+
+    return wrong
+
+
+def _memory_unlogged(right: Any) -> Any:
+    return lambda self, topic: right(self, topic) and topic.durability != "memory"
+
+
+def _dedupe_unlinked(right: Any) -> Any:
+    return lambda *args, durable, more=False: right(*args, durable=durable)
+
+
+# -- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def _mark_unsynced(right: Any) -> Any:
+    def wrong(self: Checkpointer, *args: Any) -> None:
+        core = self._core
+
+        def submit_to(shard: Any, frames: bytes, count: int, done: Any, durable: bool, control: bool = True) -> None:
+            Core.submit_to(core, shard, frames, count, done, False, control)
+
+        with mock.patch.object(core, "submit_to", submit_to):
+            right(self, *args)
+
+    return wrong
+
+
+def _floor_not_yet_durable(right: Any) -> Any:
+    return lambda self, topic: topic.floor
+
+
+def _dropped_before_the_mark(right: Any) -> Any:
+    def wrong(self: Checkpointer, *args: Any) -> None:
+        for topic in self._core.topics.values():
+            topic.marked = topic.marks()
+        reclaim.drop_dead(self._core)
+        right(self, *args)
+
+    return wrong
+
+
+def _stub_dropped_whole(right: Any) -> Any:
+    return lambda core, topic, one, *, stub: right(core, topic, one, stub=False)
+
+
+def _marks_forgotten(right: Any) -> Any:
+    def wrong(self: Cycle, one: Any) -> None:
+        right(self, one._replace(marks=one.marks[:0]))
+
+    return wrong
+
+
+def _none_since(right: Any) -> Any:
+    return lambda self: np.empty(0, np.uint64)
+
+
+def _tail_dropped_too_far(right: Any) -> Any:
+    return lambda self, upper: right(self, upper + 1)
+
+
+# -- snapshots and trimming ------------------------------------------------------------------------------------------
+
+
+def _nothing_needed(right: Any) -> Any:
+    return lambda self: iter(())
+
+
+def _one_file_too_many(right: Any) -> Any:
+    def wrong(self: Shards, retained: Any, gone: Any) -> None:
+        later = [{key: structs.replace(row, file_no=row.file_no + 1) for key, row in rows.items()} for rows in retained]
+        right(self, later, gone)
+
+    return wrong
+
+
+class _WithoutDirSync:
+    """A disk whose caller forgot to sync directories."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda path: None) if name == "sync_dir" else getattr(self._inner, name)
+
+
+def _snapshot_name_unsynced(right: Any) -> Any:
+    def wrong(self: SnapshotStore, number: int, raw: bytes) -> None:
+        fs, self._fs = self._fs, _WithoutDirSync(self._fs)
+        try:
+            right(self, number, raw)
+        finally:
+            self._fs = fs
+
+    return wrong
+
+
+# -- recovery --------------------------------------------------------------------------------------------------------
+
+
+def _bound_ignored(right: Any) -> Any:
+    def wrong(self: Recovery, topic: EngineTopic, body: Any, at: Any) -> None:
+        right(self, topic, structs.replace(body, bound=2**64 - 1) if isinstance(body, control.Delete) else body, at)
+
+    return wrong
+
+
+def _not_again(right: Any) -> Any:
+    return lambda self, seqs, *, again=False: right(self, seqs, again=False)
+
+
+def _place_forgotten(right: Any) -> Any:
+    return lambda self, entry, at: right(self, entry, None)
+
+
+def _unpinned(right: Any) -> Any:
+    def wrong(self: EngineTopic, entry: Any, *at: Any) -> Any:
+        return right(self, structs.replace(entry, cap_floor=1, ttl_floor=1), *at)
+
+    return wrong
+
+
+def _always_crashed(right: Any) -> Any:
+    def wrong(self: Recovery, known: Any) -> Any:
+        with mock.patch.object(self, "_assume_crash", True):
+            return right(self, known)
+
+    return wrong
+
+
+def _gap_unlogged(right: Any) -> Any:
+    def wrong(self: ReadyMark, one: Any) -> None:
+        self._decided.remove(one)
+        self._one_done(None)
+
+    return wrong
+
+
+def _ready_unlogged(right: Any) -> Any:
+    def wrong(self: ReadyMark, error: Any) -> None:
+        assert self._core.wal is not None
+        shard = self._core.wal.shards[0]
+
+        def submit(raw: bytes, count: int, done: Any, **how: Any) -> None:
+            self._core.owner.soon(lambda: done(shard.done_pos()))
+
+        with mock.patch.object(shard, "submit", submit):
+            right(self, error)
+
+    return wrong
+
+
+def _ids_reused(right: Any) -> Any:
+    def wrong(self: Recovery) -> None:
+        right(self)
+        self._core.next_topic_id = max(self._core.topics, default=0) + 1
+
+    return wrong
+
+
+def _run_reused(right: Any) -> Any:
+    def wrong(self: Engine, found: Any) -> Shards:
+        self._core.run = max(self._core.run - 1, 1)
+        shards: Shards = right(self, found)
+        return shards
+
+    return wrong
+
+
+def _caps_not_enforced(right: Any) -> Any:
+    def wrong(self: Recovery, topic: EngineTopic) -> None:
+        with mock.patch.object(retention, "enforce_caps"):
+            right(self, topic)
+
+    return wrong
+
+
+def _clock_forgotten(right: Any) -> Any:
+    def wrong(self: Recovery, topic: EngineTopic) -> None:
+        right(self, topic)
+        topic.last_ts = 0
+
+    return wrong
+
+
+def _volatile_untouched(right: Any) -> Any:
+    return lambda self, topic: None if topic.durability == "ephemeral" else right(self, topic)
+
+
+# -- topics and segments ---------------------------------------------------------------------------------------------
+
+
+def _files_first(right: Any) -> Any:
+    def wrong(core: Core, name: str, done: Any) -> None:
+        topic = core.names.get(name)
+        if topic is not None and name not in core.gates:
+            lifecycle.remove_files(core, topic.id)
+        right(core, name, done)
+
+    return wrong
+
+
+def _live_record_dropped(right: Any) -> Any:
+    def wrong(data: bytes, rows: Any, old: Any, first: int) -> Any:
+        old = old.copy()
+        live = np.flatnonzero((old["len"] != 0) & (old["flags"] & codec.DELETED == 0))
+        old["flags"][live[-1:]] |= np.uint8(codec.DELETED)
+        return right(data, rows, old, first)
+
+    return wrong
+
+
+def _old_data_first(right: Any) -> Any:
+    def wrong(self: rewriting.Rewrite) -> None:
+        self.files.remove(self.files.path(self.segment.first, "data", self.segment.generation))
+        right(self)
+
+    return wrong
+
+
+def _never_durable(right: Any) -> Any:
+    return lambda self, path, raw, durable: right(self, path, raw, False)
+
+
+def _no_holes(right: Any) -> Any:
+    return lambda *args: False
+
+
+def _ops(ops: str, seed: int, regime: str = "tiny", **fields: int) -> Ops:
+    return Ops(seed, tuple(ops.split()), tuple(sorted(fields.items())), regime)
+
+
+def _bug(name: str, target: object, attribute: str, make: Make, *searches: Search) -> EngineMutant:
+    return EngineMutant(f"engine: {name}", target, attribute, make, searches)
+
+
+_DROPS = _ops("append_capped snapshot append_capped snapshot", 7, segment_max_events=1, checkpoint_records=1)
+
+# fmt: off
+MUTANTS: tuple[EngineMutant, ...] = (
+    _bug("an fsync append does not wait for its sync [DUR-3]",
+         Core, "stage", _append_unsynced, _ops("append_fsync", 2)),
+    _bug("an append is answered before its sync [S-107]",
+         Core, "stage", _published_when_written, _ops("append_fsync failed_sync", 2)),
+    _bug("a delete, a configuration and the end of a topic do not wait for their sync [DUR-9]",
+         Core, "stage", _control_unsynced, _ops("append_fsync delete_all", 1)),
+    _bug("a creation does not wait for its sync [NAME-8]",
+         lifecycle, "create", _with_unsynced_submit, _ops("append_memory", 0)),
+    _bug("a TTL floor does not wait for its sync [DUR-12]",
+         retention, "expire", _floor_unsynced, _ops("append_ttl expire", 3)),
+    _bug("a write to a memory topic is not logged [S-102]",
+         Core, "is_logged", _memory_unlogged, _ops("append_memory kill_reopen", 0)),
+    _bug("the Dedupe frame is not linked to its records [A-3]",
+         frame, "encode_appends", _dedupe_unlinked, _ops("append_batch append_keyed", 7, "sector")),
+    _bug("a mark is not synced [S-190]",
+         Checkpointer, "_mark", _mark_unsynced, _DROPS),
+    _bug("data is not synced before the mark [S-190]",
+         Cycle, "_sync_active", _nothing, _ops("append_batch checkpoint", 0)),
+    _bug("names of segment files are not synced before the mark [S-190]",
+         SegmentFiles, "sync_dir", _nothing, _ops("append_batch checkpoint", 0)),
+    _bug("leading entries are skipped by floors that no mark has [S-133]",
+         Checkpointer, "_durable_floor", _floor_not_yet_durable,
+         _ops("append_disk crash_reopen append_disk delete_all snapshot", 1)),
+    _bug("a segment is dropped before the mark explains it [S-277]",
+         Checkpointer, "_mark", _dropped_before_the_mark, _DROPS),
+    _bug("a dead segment in mid-log loses its .idx too [S-274]",
+         reclaim, "_unlink", _stub_dropped_whole, _ops("rewrite tick", 5)),
+    _bug("delete bytes are not written [S-120]",
+         cycle, "_write_delete_bytes", _nothing, _ops("append_batch checkpoint delete_tag checkpoint", 0)),
+    _bug("a sealed .idx is replaced without its marks [S-158]",
+         Cycle, "_replace_sealed", _marks_forgotten,
+         _ops("append_batch checkpoint delete_seqs checkpoint append_fsync", 1, segment_max_events=3)),
+    _bug("a delete during a checkpoint is forgotten [S-158]",
+         checkpoint._Job, "_deleted_since", _none_since, _ops("append_disk busy_delete kill_reopen", 0)),
+    _bug("the tail is dropped one seq too far [S-192]",
+         Index, "checkpointed", _tail_dropped_too_far, _ops("append_disk checkpoint append_disk", 0)),
+    _bug("what tails need does not hold the replay position back [S-192]",
+         Core, "needed", _nothing_needed, _ops("append_disk snapshot append_disk", 0)),
+    _bug("trimming takes one file too many [S-89]",
+         Shards, "trim", _one_file_too_many,
+         _ops("append_disk snapshot append_huge append_huge snapshot append_fsync", 0, wal_retain_files=9)),
+    _bug("the name of a snapshot is not synced [S-213]",
+         SnapshotStore, "write", _snapshot_name_unsynced, _ops("append_fsync checkpoint", 3)),
+    _bug("Dedupe frames are not replayed [S-219]",
+         Recovery, "_dedupe", _nothing, _ops("append_keyed", 2)),
+    _bug("keys of a snapshot are not taken back [S-219]",
+         IdempotencyKeys, "restore", _nothing, _ops("append_keyed checkpoint append_fsync", 0)),
+    _bug("producers of a snapshot are not taken back [S-219]",
+         Producers, "restore", _nothing, _ops("append_producer checkpoint append_fsync", 1)),
+    _bug("a Delete is replayed without its bound [DEL-5]",
+         Recovery, "_apply", _bound_ignored, _ops("append_fsync delete_all append_fsync", 0)),
+    _bug("marks found by replay are not written again [S-158]",
+         TopicSegments, "mark_deleted", _not_again, _ops("append_batch checkpoint delete_tag snapshot", 1)),
+    _bug("the place of a Delete is not needed any more [S-192]",
+         EngineTopic, "_delete", _place_forgotten, _ops("append_disk checkpoint delete_seqs snapshot append_fsync", 0)),
+    _bug("a configuration does not pin the floors [INV-8]",
+         EngineTopic, "_configure", _unpinned, _ops("append_capped append_capped configure", 7)),
+    _bug("a Delete does not pin the floors [INV-8]",
+         EngineTopic, "_delete", _unpinned, _ops("append_capped append_capped delete_seqs", 7)),
+    _bug("a seq is acknowledged above the ceiling [A-2]",
+         Reservation, "covers", lambda right: lambda self, last: True, _ops("append_fsync failed_sync", 6)),
+    _bug("an open reservation is ignored after a crash [S-245]",
+         Recovery, "_open_reservation", lambda right: lambda self, known: 0,
+         _ops("append_disk append_disk crash_reopen", 3)),
+    _bug("a reservation is counted after a mere kill [A-16]",
+         Recovery, "_open_reservation", _always_crashed, _ops("append_disk kill_reopen", 1)),
+    _bug("an idle topic keeps its reservation [A-2]",
+         lifecycle, "give_back", _nothing, _ops("append_disk idle", 1)),
+    _bug("a decided gap is not logged [S-245]",
+         ReadyMark, "_log_gap", _gap_unlogged, _ops("append_disk", 1)),
+    _bug("the ready mark is not logged [S-245]",
+         ReadyMark, "_one_done", _ready_unlogged, _ops("append_disk append_disk crash_reopen", 3)),
+    _bug("a failed sync is not noted in the lock file [S-78]",
+         Engine, "_note_latched", _nothing, _ops("append_disk append_disk failed_sync kill_reopen", 2)),
+    _bug("the tail of the log is not mended [S-88]",
+         recover, "mend", _nothing, _ops("append_disk append_disk append_disk", 4, "sector")),
+    _bug("caps are not enforced after replay [S-260]",
+         Recovery, "_settle", _caps_not_enforced, _ops("append_capped append_capped", 2)),
+    _bug("the last ts is not known after a restart [REC-10]",
+         Recovery, "_settle", _clock_forgotten, _ops("append_disk jump_back kill_reopen append_disk", 0)),
+    _bug("the head of an ephemeral topic is not marked [DUR-7]",
+         Core, "touch", _volatile_untouched,
+         _ops("append_ephemeral close_reopen close_reopen append_ephemeral close_reopen append_fsync", 0)),
+    _bug("topic ids are used again after a restart [S-276]",
+         Recovery, "run", _ids_reused, _ops("churn churn kill_reopen churn append_fsync", 0)),
+    _bug("a run number is used again [S-245]",
+         Engine, "_shards", _run_reused, _ops("append_disk close_reopen append_disk append_disk crash_reopen", 0)),
+    _bug("a TopicDelete is not replayed [NAME-9]",
+         Recovery, "_delete_topic", _nothing, _ops("churn churn", 0)),
+    _bug("the directory goes before the TopicDelete is synced [S-276]",
+         lifecycle, "delete", _files_first, _ops("churn checkpoint churn", 3)),
+    _bug("holes below a prefix delete are dropped with their segment [S-125]",
+         reclaim, "_has_holes", _no_holes,
+         _ops("append_disk crash_reopen append_disk checkpoint delete_all tick", 0, segment_max_events=1)),
+    _bug("a rewrite drops a live record [S-281]",
+         rewriting, "_without_deleted", _live_record_dropped, _ops("rewrite append_fsync", 0)),
+    _bug("a rewrite unlinks the old data before the .idx is switched [S-281]",
+         rewriting.Rewrite, "finish", _old_data_first, _ops("rewrite", 0)),
+    _bug("a rewritten file is renamed before it is synced [S-281]",
+         SegmentFiles, "_replace", _never_durable, _ops("append_batch checkpoint", 0)),
+)
+# fmt: on
+
+
+@functools.cache
+def sound(search: Search) -> bool:
+    """Whether the engine without a bug passes."""
+    try:
+        search.run()
+    except Violation:
+        return False
+    return True
+
+
+def hunt(mutant: EngineMutant, seeds: Sequence[int]) -> str | None:
+    """What the searches find with the bug in place, or `None` if it survives them."""
+    for search in (*mutant.searches, *map(Life, seeds)):
+        found = _found(mutant, search)
+        if found is not None and sound(search):
+            return f"{search}: {found}"
+    return None
+
+
+def _found(mutant: EngineMutant, search: Search) -> str | None:
+    try:
+        with mock.patch.object(mutant.target, mutant.attribute, mutant.make(getattr(mutant.target, mutant.attribute))):
+            search.run()
+    except Exception as error:  # noqa: BLE001 - a bug may surface as any error; that is being caught too
+        return str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+    return None

@@ -322,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, run in COMMANDS.items():
         command = commands.add_parser(name, help=(run.__doc__ or "").strip())
         command.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
-        command.add_argument("--quick", action="store_true", help="a size that ends within 20 seconds; mutants within a minute")
+        command.add_argument("--quick", action="store_true", help="a small size, mostly under 20 seconds")
         command.add_argument(
             "--jobs", type=_positive, default=os.cpu_count() or 1, help="processes (default: one per core)"
         )

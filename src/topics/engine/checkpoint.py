@@ -172,13 +172,24 @@ class _Job:
                 put(frames, offsets.tolist(), chosen)
             except NotAFrame:
                 for number, (offset, position) in enumerate(zip(offsets.tolist(), chosen.tolist(), strict=True)):
-                    try:
-                        put(frames, [offset], chosen[number : number + 1])
-                    except NotAFrame as error:
-                        log.error("topic %r: seq %d: %s", self.topic.name, run.first + low + position, error)
+                    one = chosen[number : number + 1]
+                    if not attempt(frames, offset, one) and not again(position, one):
+                        log.error("topic %r: seq %d is damaged in the WAL", self.topic.name, run.first + low + position)
                         self.lost += 1
                         hole = fillers(1, int(entries["ts"][position]), 2 if self.topic.told else 0)
                         idx[position : position + 1] = np.frombuffer(hole, _PACKED)
+
+        def attempt(frames: bytes, offset: int, one: np.ndarray) -> bool:
+            try:
+                put(frames, [offset], one)
+            except NotAFrame:
+                return False
+            return True
+
+        def again(position: int, one: np.ndarray) -> bool:
+            """Damage is believed only when it is read twice [S-176]."""
+            size = int(wal_lengths(entries[position : position + 1])[0])
+            return any(attempt(wal.one(int(locations[position]), size), 0, one) for _ in range(2))
 
         if len(positions):
             wal.raw_at(locations[positions], wal_lengths(entries)[positions], take)

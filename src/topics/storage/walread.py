@@ -17,7 +17,7 @@ import numpy.typing as npt
 from topics import paths
 from topics.codec import frame
 from topics.codec.frame import Frame, NotAFrame
-from topics.fs import File, Fs, pread_all
+from topics.fs import File, Fs, pread_all, pread_exact
 from topics.storage.tail import OFFSET_BITS, WalFiles, unpack
 from topics.wal.descriptors import DescriptorCache
 
@@ -76,7 +76,7 @@ class WalReader:
     def raw(self, places: Sequence[Place], take: Callable[[bytes, list[int]], None]) -> None:
         """The bytes of frames at ascending places, span by span: a buffer and the offsets of the frames in it."""
         for reference, start, span, rows in _spans(places):
-            take(self._read(reference, start, span), [unpack(place.location)[1] - start for place in rows])
+            take(self._read_exact(reference, start, span), [unpack(place.location)[1] - start for place in rows])
 
     def raw_at(
         self,
@@ -94,13 +94,23 @@ class WalReader:
             while low < high:
                 start = int(offsets[low])
                 behind = low + max(int(np.searchsorted(ends[low:high], start + SPAN_BYTES_MAX, side="right")), 1)
-                data = self._read(int(references[low]), start, int(ends[behind - 1]) - start)
+                data = self._read_exact(int(references[low]), start, int(ends[behind - 1]) - start)
                 take(data, offsets[low:behind] - start)
                 low = behind
+
+    def one(self, location: int, size: int) -> bytes:
+        """The bytes of one frame."""
+        reference, offset = unpack(location)
+        return self._read_exact(reference, offset, size)
 
     def _read(self, reference: int, start: int, n: int) -> bytes:
         with self._descriptors.acquire(reference) as lease:
             return pread_all(lease.file, n, start)
+
+    def _read_exact(self, reference: int, start: int, n: int) -> bytes:
+        """Bytes that are known to be there: fewer are an error of the disk, never damage."""
+        with self._descriptors.acquire(reference) as lease:
+            return pread_exact(lease.file, n, start)
 
 
 def _decode(data: bytes, at: int, place: Place, topic_id: int) -> Frame | None:

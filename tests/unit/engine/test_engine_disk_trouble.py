@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -684,3 +685,23 @@ def test_a_failed_sync_under_load_is_the_end_of_all_acknowledgements(tmp_path: P
         assert seen.ranges == []
         assert engine.health().ready
         assert engine.append(TOPIC, [new("on")]).first_seq == seen.seqs[-1] + 1
+
+
+def test_a_short_read_in_a_checkpoint_is_no_damage() -> None:
+    """[S-176, S-195]: bytes that did not come this time are there the next time; nothing is given up for it."""
+    dry = Store(min_free_bytes=0)
+    engine = dry.put(durability="disk")
+    kit.each(engine, 5)
+    before = dry.faults.counts["pread"]
+    engine.checkpoint(full=True)
+    for index in range(1, dry.faults.counts["pread"] - before + 1):
+        store = Store(min_free_bytes=0)
+        engine = store.put(durability="disk")
+        kit.each(engine, 5)
+        store.fail("pread", "zero", index=index)
+        with suppress(TopicsError):
+            engine.checkpoint(full=True)
+        store.mend()
+        engine.checkpoint(full=True)
+        assert kit.everything(engine).values == [1, 2, 3, 4, 5], index
+        assert kit.everything(store.kill()).ranges == [], index

@@ -285,6 +285,10 @@ class _Opening:
         data = files.read(files.path(first, "data"), claim.data_len) or b""
         old = entries_in(raw, min(claim.entries, len(raw) // codec.ENTRY_BYTES))
         intact = len(old) == claim.entries and codec.claim_xxh3(old) == claim.idx_xxh3
+        footer = None if intact else verified(files, first, raw)
+        if footer is not None and footer.n == claim.entries:
+            # An earlier start found it damaged and said what is left of it: that stands [S-249].
+            return self._sealed(first, present, claim.entries)
         if intact and data_end(old) <= len(data):
             entries = self._witnessed(old, data)
         else:

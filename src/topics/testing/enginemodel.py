@@ -13,8 +13,10 @@ All frames of a topic lie in one log in order, so a restart must show the state 
     crash   everything durable (`base`)     any further events in order; a `disk` topic may then continue behind a hole
                                             run of reason `crash` that covers every acknowledged seq [DUR-4, A-2]
 
-What an `ephemeral` topic held is gone, silently; its head and floor lie between the last pinned and the live ones
-[DUR-7, DUR-12]. Nothing here is shared with the engine, and nothing here knows files. Plain values: any thread.
+What a `memory` topic lost is silent, and its head may stay. What an `ephemeral` topic held is gone; its head and floor
+lie between the last pinned and the live ones [DUR-6 … DUR-8, DUR-12].
+
+Nothing here is shared with the engine, and nothing here knows files. Plain values: any thread.
 """
 
 from __future__ import annotations
@@ -524,6 +526,8 @@ class Topic:
         """The hole runs that may explain a head above the state's."""
         if view.head == state.head or (volatile and view.head <= self.live.head):
             yield state.runs
+        elif rules.how == "crash" and state.config.durability == "memory" and view.head <= self.highest:
+            yield state.runs  # the head was noted, the records went with the machine: silently [DUR-8, S-242]
         if self.reserved and (rules.how == "crash" or rules.assumed):
             for run in view.runs:
                 if run.reason == "crash" and state.head < run.last <= view.head and (volatile or run.last == view.head):

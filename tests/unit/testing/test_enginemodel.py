@@ -195,7 +195,8 @@ class TestWhatMayBe:
         of = topic("memory")
         write(of, 2)
         write(of, 2)
-        of.judge(shown(of, head=2, records=cut(shown(of), 3, 4)), rules("crash"))
+        for head in (2, 3, 4):
+            of.judge(shown(of, head=head, records=cut(shown(of), 3, 4)), rules("crash"))
 
     def test_ephemeral_keeps_its_head_between_the_pinned_and_the_last(self) -> None:
         """[DUR-7]"""
@@ -357,6 +358,12 @@ def _broken() -> list[Any]:
         of = topic("memory")
         write(of, 3)
         return of, shown(of, head=2, records=cut(shown(of), 3))
+
+    @case("half a disk write survives and the rest is told", "no prefix")
+    def _() -> tuple[Topic, View]:
+        of = topic("disk")
+        write(of, 3)
+        return of, shown(of, records=cut(shown(of), 3), runs=(Run(3, 3, "crash"),))
 
     @case("half a failed write appears", "no prefix", "kill")
     def _() -> tuple[Topic, View]:

@@ -388,7 +388,9 @@ class ShardDriver(DiskDriver):
     def _trim_position(self) -> Lsn:
         needed = self.rng.choice((None, self.rng.choice(self._current).lsn))
         if needed is None:
-            return self.shard.done_pos()
+            # A sync mark behind it may be gone after a crash: no position lies in bytes that are not synced.
+            synced = Lsn(*self.shard.log.synced()) if self.shard.is_open else self.shard.done_pos()
+            return min(self.shard.done_pos(), synced)
         return Lsn(needed.file_no, self.shard.start_before(*needed))
 
     def _op_damage(self) -> None:

@@ -57,7 +57,10 @@ def shared(dir: Path, name: str, build: Callable[[Path], None]) -> Path:
 def killed(dir: Path, count: int) -> None:
     """The files of an engine that holds so many records in its WAL and none in segments, as a kill leaves them."""
     live = dir.with_name(f"{dir.name}.live")
-    config = EngineConfig(checkpoint_ms=NEVER_MS, tail_records_max=1 << 40, tail_bytes_max=1 << 40)
+    # One file: each new one asks for a checkpoint.
+    config = EngineConfig(
+        checkpoint_ms=NEVER_MS, tail_records_max=1 << 40, tail_bytes_max=1 << 40, wal_file_bytes=count * 512
+    )
     with Engine.open(str(live), config) as engine:
         engine.put_topic(TOPIC, {"durability": "disk"})
         given = records(1000)

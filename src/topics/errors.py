@@ -9,6 +9,7 @@
     ├── ProducerGap          (CallerError) a producer skipped an index; `epoch`, `index` are the kept ones
     ├── TopicNotFound        (CallerError) no topic of that name
     ├── TopicExistsIncompatible (CallerError) the topic exists with another type
+    ├── TopicNotEmpty        (CallerError) the topic was to be deleted only if empty
     ├── TopicFull            (TimingError) a `discard: "reject"` topic has no room for this write
     ├── EngineClosed         (TimingError) the engine was closed, or belongs to another process
     ├── DataDirInUse         (TimingError) another engine has this data directory
@@ -272,6 +273,17 @@ class TopicExistsIncompatible(CallerError):
         self.topic = topic
         self.existing_type = existing_type
         self.requested_type = requested_type
+
+
+class TopicNotEmpty(CallerError):
+    """The topic was to be deleted only if it holds nothing; nothing was removed [TOP-12]."""
+
+    code = "topic_not_empty"
+
+    def __init__(self, topic: str, count: int) -> None:
+        super().__init__(f"topic {topic!r} holds {count} records")
+        self.topic = topic
+        self.count = count
 
 
 class TopicFull(TimingError):

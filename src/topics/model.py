@@ -420,6 +420,8 @@ class ReadResult(msgspec.Struct, frozen=True):
     head_seq: int
     earliest_seq: int
     tombstone: Gap | None = None
+    scanned: int = 0
+    """Seqs that were looked at, delivered or not."""
 
     @property
     def caught_up(self) -> bool:

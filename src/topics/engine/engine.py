@@ -35,7 +35,7 @@ from topics.engine.reclaim import Rewriter
 from topics.engine.records import Given
 from topics.engine.settle import ReadyMark
 from topics.engine.snapshot import Rows, Snapshots
-from topics.engine.timer import Timer
+from topics.engine.timer import LoopTimer, Timer
 from topics.engine.topic import Topic
 from topics.errors import EngineClosed, TopicsError, WalFull, WalIo
 from topics.fs import Fs, OsFs, ensure_dir, process_id
@@ -44,7 +44,7 @@ from topics.model import AppendResult, DeleteResult, Producer, ReadResult, Topic
 from topics.settings import Settings
 from topics.storage import discover, group
 from topics.storage.lockfile import FailedSync, StoreLock
-from topics.storage.owner import InlineOwner, LockedOwner
+from topics.storage.owner import InlineOwner, LockedOwner, LoopOwner
 from topics.storage.shards import Recovered, Shards, group_dir, group_keys
 from topics.storage.snapshot import SnapshotStore
 from topics.storage.tail import WalFiles
@@ -95,7 +95,7 @@ class Engine:
         self._snapshots: Snapshots | None = None
         self._checkpointer: Checkpointer | None = None
         self._rewriter = Rewriter(core)
-        self._timer: Timer | None = None
+        self._timer: Timer | LoopTimer | None = None
         self._progress = 0.0
         self._due: dict[str, int] = {}
         self._opened_ns = core.clock.monotonic_ns()
@@ -121,12 +121,16 @@ class Engine:
         assume_crash: bool = False,
         salvage: bool = False,
         progress: Callable[[float], None] | None = None,
+        owner: LoopOwner | None = None,
     ) -> Engine:
-        """Open the store in a directory, made if missing; `None` is a store in memory [S-351]."""
+        """Open the store in a directory, made if missing; `None` is a store in memory [S-351].
+
+        With an `owner` the engine is for an event loop: see `lend_to`.
+        """
         settings = EngineConfig.of(config or EngineConfig())
-        owner: InlineOwner | LockedOwner = LockedOwner() if clock is None else InlineOwner()
-        core = Core(settings, fs or OsFs(), clock or SystemClock(), owner, "" if path is None else str(path))
-        engine = cls(core, owner)
+        owns: InlineOwner | LockedOwner = owner or (LockedOwner() if clock is None else InlineOwner())
+        core = Core(settings, fs or OsFs(), clock or SystemClock(), owns, "" if path is None else str(path))
+        engine = cls(core, owns)
         if path is not None:
             core.boot = boot_id or (machine_boot_id() if fs is None else "boot-0")
             try:
@@ -135,13 +139,48 @@ class Engine:
                 engine._let_go()
                 raise
         engine._progress = 1.0
-        if clock is None:
-            engine._timer = Timer(engine)
-            core.timer_armed = engine._timer.wake
-            for shard in core.wal.shards if core.wal is not None else ():
-                shard.on_due = engine._timer.wake
-            engine._timer.start()
+        if clock is None and owner is None:
+            timer = Timer(engine)
+            engine._use(timer)
+            timer.start()
         return engine
+
+    def lend_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on everything happens on this loop, which calls verbs with `core` itself; called on the loop."""
+        assert isinstance(self._owner, LoopOwner)
+        self._owner.lend(loop)
+        timer = LoopTimer(self, loop)
+        self._use(timer)
+        timer.wake()
+
+    def take_back(self) -> None:
+        """The loop starts nothing any more: `close` may be called on any thread while it still runs."""
+        assert isinstance(self._owner, LoopOwner)
+        if self._timer is not None:
+            self._timer.stop()
+        self._owner.take_back()
+
+    def begin_checkpoint(self, done: Outcome) -> None:
+        """On the loop: a full checkpoint with a snapshot; answers a `CheckpointResult` [A-15]."""
+        self._checkpoint(True, False, done)
+
+    def end_waits(self) -> None:
+        """On the loop: whoever waits for records is answered with what there was [API-5]."""
+        timers, self._core.timers = self._core.timers, {}
+        for _, late in timers.values():
+            late()
+
+    def _use(self, timer: Timer | LoopTimer) -> None:
+        core = self._core
+        self._timer = timer
+        core.timer_armed = timer.wake
+        for shard in core.wal.shards if core.wal is not None else ():
+            shard.on_due = timer.wake
+
+    @property
+    def core(self) -> Core:
+        """The state, for verbs that are called on the loop the engine is lent to."""
+        return self._core
 
     def _recover(self, *, assume_crash: bool, salvage: bool, tell: Callable[[float], None] | None) -> None:
         core = self._core
@@ -454,10 +493,8 @@ class Engine:
                 self._let_go()
 
     def _begin_closing(self) -> None:
+        self.end_waits()
         core = self._core
-        timers, core.timers = core.timers, {}
-        for _, late in timers.values():
-            late()
         core.closing = True
         if core.wal is not None:
             for shard in core.wal.shards:

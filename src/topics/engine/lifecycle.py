@@ -15,7 +15,7 @@ from topics.engine import retention
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.index import Index
 from topics.engine.topic import Lsn, Ticket, Topic
-from topics.errors import CallerError, EngineClosed, LimitReached, TopicExistsIncompatible, TopicsError
+from topics.errors import CallerError, EngineClosed, LimitReached, TopicExistsIncompatible, TopicNotEmpty, TopicsError
 from topics.fs import close_quietly, pwrite_all
 from topics.model import TopicConfig, valid_topic_name
 from topics.storage.segments import TopicSegments
@@ -190,19 +190,40 @@ def _unlogged(topic: Topic, at: int) -> control.Gap | None:
     return control.Gap(first=logged + 1, last=at, reason=0) if logged < at else None
 
 
-def delete(core: Core, name: str, done: Outcome) -> None:
+def delete(core: Core, name: str, done: Outcome, *, if_empty: bool = False) -> None:
     """Delete a topic with everything that belongs to it [NAME-9]; answers whether there was one."""
     if core.closing:
         done(EngineClosed("the engine is closing"))
         return
     gate = core.gates.get(name)
     if gate is not None:
-        gate.append(lambda: delete(core, name, done))
+        gate.append(lambda: delete(core, name, done, if_empty=if_empty))
         return
     topic = core.names.get(name)
     if topic is None:
         done(False)
-        return
+    elif not if_empty:
+        _delete(core, topic, done)
+    else:
+        guarded(lambda: core.in_line(topic, lambda: _delete_empty(core, topic, done), done, quiet=True), done)
+
+
+def _delete_empty(core: Core, topic: Topic, done: Outcome) -> None:
+    """At a point where nothing is undecided: the count is what every reader sees [TOP-12]."""
+
+    def go_on() -> None:
+        if core.names.get(topic.name) is not topic:
+            done(False)
+        elif topic.count or topic.tickets:
+            done(TopicNotEmpty(topic.name, topic.count + topic.staged_records))
+        else:
+            _delete(core, topic, done)
+
+    retention.expire(core, topic, go_on, done)
+
+
+def _delete(core: Core, topic: Topic, done: Outcome) -> None:
+    name = topic.name
     core.gates[name] = []
 
     def remove(lsn: Lsn | None) -> None:

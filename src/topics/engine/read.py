@@ -8,8 +8,8 @@ cursor. Owner only, but for `Query.parse`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -30,6 +30,15 @@ EXAMINED_MAX: Final = 10_000
 REASONS: Final[dict[int, GapReason]] = {1: "source_trim", 2: "corrupt", 3: "crash"}
 FETCH: Final = 256
 """Frames fetched at once."""
+
+
+Render = Callable[[Sequence[Stored]], list[Any]]
+"""What is delivered of stored frames: `Record` objects, or bytes for the wire."""
+
+
+def as_records(stored: Sequence[Stored]) -> list[Any]:
+    """The `Render` of the embedded engine."""
+    return list(map(_record, stored))
 
 
 class Query(NamedTuple):
@@ -86,20 +95,30 @@ def _nodes(node: object, limits: Limits) -> frozenset[bytes]:
     return frozenset(one.encode() for one in nodes)
 
 
-def read(core: Core, query: Query, done: Outcome) -> None:
+class Waiting:
+    """A long poll that may be called off; a read that does not wait never needs it."""
+
+    __slots__ = ("cancel",)
+
+    def __init__(self) -> None:
+        self.cancel: Callable[[], None] = lambda: None
+        """Forget the read: nobody wants its answer."""
+
+
+def read(core: Core, query: Query, done: Outcome, render: Render = as_records, waiting: Waiting | None = None) -> None:
     """Read once, or wait for the next publication if there is nothing [DIF-4]; answers a `ReadResult`."""
-    core.with_topic(query.name, lambda topic: _read(core, topic, query, done), done)
+    core.with_topic(query.name, lambda topic: _read(core, topic, query, done, render, waiting), done)
 
 
-def _read(core: Core, topic: Topic, query: Query, done: Outcome) -> None:
+def _read(core: Core, topic: Topic, query: Query, done: Outcome, render: Render, waiting: Waiting | None) -> None:
     def go_on() -> None:
         if core.topics.get(topic.id) is not topic:
             done(TopicNotFound(query.name))
             return
-        topic.last_read_ms = core.clock.now_ms()
-        result = walk(topic, query)
+        topic.read_at(core.clock.now_ms())
+        result = walk(topic, query, render)
         if query.wait_ms and result.caught_up and not result.records and result.tombstone is None:
-            _wait(core, topic, query, result, done)
+            _wait(core, topic, query, result, done, render, waiting)
         else:
             done(result)
 
@@ -107,7 +126,15 @@ def _read(core: Core, topic: Topic, query: Query, done: Outcome) -> None:
     retention.expire(core, topic, go_on, done)
 
 
-def _wait(core: Core, topic: Topic, query: Query, first: ReadResult, done: Outcome) -> None:
+def _wait(
+    core: Core,
+    topic: Topic,
+    query: Query,
+    first: ReadResult,
+    done: Outcome,
+    render: Render,
+    waiting: Waiting | None,
+) -> None:
     """In the same stretch as the first read, so no publication is missed [DIF-5]."""
     key = object()
 
@@ -117,18 +144,25 @@ def _wait(core: Core, topic: Topic, query: Query, first: ReadResult, done: Outco
         if topic.removed:
             done(TopicNotFound(query.name))
         else:
-            guarded(lambda: _read(core, topic, query._replace(wait_ms=0), done), done)
+            guarded(lambda: _read(core, topic, query._replace(wait_ms=0), done, render, None), done)
 
     def late() -> None:
         topic.waiters.pop(key, None)
         done(first)
+
+    def cancel() -> None:
+        topic.waiters.pop(key, None)
+        core.timers.pop(key, None)
+
+    if waiting is not None:
+        waiting.cancel = cancel
 
     topic.waiters[key] = woken
     core.timers[key] = (core.clock.monotonic_ns() + query.wait_ms * 1_000_000, late)
     core.timer_armed()
 
 
-def walk(topic: Topic, query: Query) -> ReadResult:
+def walk(topic: Topic, query: Query, render: Render = as_records) -> ReadResult:
     """One read of what is there now."""
     head, floor = topic.head, topic.evict_floor
     from_seq = query.from_seq
@@ -141,9 +175,10 @@ def walk(topic: Topic, query: Query) -> ReadResult:
     elif from_seq + 1 < floor:
         tombstone = Gap.lost(from_seq + 1, floor - 1, _evicted_by(topic, from_seq + 1), head)
         from_seq = floor - 1
-    reader = _Walk(topic, query, from_seq, tombstone)
+    reader = _Walk(topic, query, from_seq, tombstone, render)
     reader.run()
-    return ReadResult(reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone)
+    scanned = reader.cursor - from_seq
+    return ReadResult(reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone, scanned)
 
 
 def _evicted_by(topic: Topic, gap_from: int) -> GapReason:
@@ -154,10 +189,11 @@ def _evicted_by(topic: Topic, gap_from: int) -> GapReason:
 class _Walk:
     """One walk upwards. `cursor` is the last seq examined."""
 
-    def __init__(self, topic: Topic, query: Query, cursor: int, tombstone: Gap | None) -> None:
+    def __init__(self, topic: Topic, query: Query, cursor: int, tombstone: Gap | None, render: Render) -> None:
         self.cursor = cursor
         self.tombstone = tombstone
-        self.records: list[Record] = []
+        self.records: list[Any] = []
+        self._render = render
         self._topic = topic
         self._limit = query.limit
         self._budget = query.max_bytes
@@ -271,7 +307,7 @@ class _Walk:
         if self._nodes or self._bytes + size > self._budget or not _STORED.issuperset(map(type, fetched)):
             return False
         self._bytes += size
-        self.records += map(_record, cast("list[Stored]", fetched))
+        self.records += self._render(cast("list[Stored]", fetched))
         self.cursor = first + len(fetched) - 1
         return True
 
@@ -291,7 +327,7 @@ class _Walk:
         if self.records and self._bytes + size > self._budget:
             return False
         self._bytes += size
-        self.records.append(_record(stored))
+        self.records += self._render((stored,))
         return True
 
 
@@ -324,7 +360,7 @@ def state(core: Core, name: str, touch: bool, done: Outcome) -> None:
             else:
                 now = core.clock.now_ms()
                 if touch:
-                    topic.last_read_ms = now
+                    topic.read_at(now)
                 done(describe(topic, now))
 
         retention.catch_up(core, topic)
@@ -343,7 +379,7 @@ def describe(topic: Topic, now: int) -> TopicState:
         count=topic.count,
         bytes=topic.bytes,
         config=topic.config,
-        effective_priority=priority.effective_priority(topic.config, topic.last_read_ms, now),
+        effective_priority=priority.effective_priority(topic.config, topic.last_consumed_ms, now),
         last_write_ts=topic.last_write_ms,
         last_read_ts=topic.last_read_ms,
         earliest_ts=None if first is None else first.ts,

@@ -1,7 +1,8 @@
-"""The thread that calls `tick` when something is due; none where the clock is injected [S-355]."""
+"""What calls `tick` when something is due: a thread, or a loop's timer; neither where the clock is injected [S-355]."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import weakref
@@ -67,3 +68,45 @@ class Timer:
                 log.exception("the timer met an error")
                 pause = LONGEST_S
             del engine
+
+
+class LoopTimer:
+    """The same on the event loop that owns the engine."""
+
+    def __init__(self, engine: Ticking, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._handle: asyncio.Handle | None = None
+        self._woken = False
+        self._stopped = False
+
+    def wake(self) -> None:
+        """Something became due earlier than known; looked at in the loop's next pass."""
+        if not self._woken and not self._stopped:
+            self._woken = True
+            self._loop.call_soon(self._run)
+
+    def stop(self) -> None:
+        """Nothing is due any more."""
+        self._stopped = True
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _run(self) -> None:
+        self._woken = False
+        if self._stopped:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        pause: float | None = LONGEST_S
+        try:
+            pause = self._engine.idle_s()
+            if pause is not None and pause <= 0:
+                self._engine.tick()
+                pause = self._engine.idle_s()
+        except EngineClosed:
+            return
+        except Exception:
+            log.exception("the timer met an error")
+        wait_s = LONGEST_S if pause is None else min(max(pause, 0.0), LONGEST_S)
+        self._handle = self._loop.call_later(wait_s, self._run)

@@ -93,8 +93,8 @@ class Topic:
     __slots__ = (
         "_ahead", "_ahead_through", "_totals", "base", "bytes", "cap_floor", "caps_due", "checkpointing", "claim",
         "classes", "config", "config_version", "count", "delete_below", "delete_number", "delete_number_staged",
-        "epoch", "extra", "head", "id", "index", "last_read_ms", "last_ts", "last_write_ms", "line", "marked",
-        "name", "needed", "next_seq", "recovering", "removed", "reservation", "retry", "rewritten_ms",
+        "epoch", "extra", "head", "id", "index", "last_consumed_ms", "last_read_ms", "last_ts", "last_write_ms", "line",
+        "marked", "name", "needed", "next_seq", "recovering", "removed", "reservation", "retry", "rewritten_ms",
         "staged_bytes", "staged_records", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged",
         "waiters",
     )  # fmt: skip
@@ -142,6 +142,8 @@ class Topic:
         """An I/O error kept records from being evicted."""
         self.last_write_ms: int | None = None
         self.last_read_ms: int | None = None
+        self.last_consumed_ms: int | None = None
+        """What priority goes by; listing may touch it without reading [TOP-9]."""
         self.ttl_now = 0
         """Highest instant a TTL pass has used [S-263]."""
         self.ttl_waiting: list[Callable[[TopicsError | None], None]] | None = None
@@ -186,6 +188,10 @@ class Topic:
             ahead.extend(reversed(found))
             self._ahead_through = found[-1].seq if found else self.head
         return ahead[-1] if ahead else None
+
+    def read_at(self, now_ms: int) -> None:
+        """Somebody read it, or asked how it is [DIF-3, TOP-5]."""
+        self.last_read_ms = self.last_consumed_ms = now_ms
 
     def forget_ahead(self) -> None:
         """Look live records up anew: some of them are gone."""

@@ -5,12 +5,12 @@ comes back as a call on the owner. What should happen after everything that is r
 
     InlineOwner   aside runs at once: tests with an injected clock, one deterministic thread
     LockedOwner   embedded: whoever holds the lock is the owner; helpers take it to report
-
-An event loop is a third one: `soon` is `call_soon`, reports are `call_soon_threadsafe`.
+    LoopOwner     the server: as `LockedOwner` while the store is opened and closed, an event loop in between
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
@@ -139,6 +139,9 @@ class LockedOwner:
             work()
         except BaseException as error:  # noqa: BLE001 - a helper that dies is an outcome too: nobody may wait for ever
             outcome = error
+        self._report(done, outcome)
+
+    def _report(self, done: Done, outcome: BaseException | None) -> None:
         try:
             with self:
                 done(outcome)
@@ -159,6 +162,71 @@ class LockedOwner:
         self.wait_idle()
         for lane in self._lanes.values():
             lane.stop()
+
+
+class LoopOwner(LockedOwner):
+    """A `LockedOwner` that is lent to an event loop: then the loop's thread is the owner, and no lock is needed.
+
+    What is put off runs in the loop's next pass, behind all sockets that were ready; what is put off meanwhile in the
+    one after it, so that clients just answered join the next write and the next sync.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._scheduled = False
+        self._reports: deque[tuple[Done, BaseException | None]] = deque()
+
+    def lend(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on the loop is the owner; called on it, while nobody else uses the engine."""
+        self._loop = loop
+        if self._soon:
+            self._schedule(loop)
+
+    def take_back(self) -> None:
+        """Whoever enters is the owner again; called on the loop, which does nothing to the engine any more."""
+        self._loop = None
+        with self:
+            self._take_reports()
+
+    def __exit__(self, *exception: object) -> None:
+        if self._loop is None:
+            super().__exit__(*exception)
+        else:
+            self._depth -= 1
+            self._lock.release()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._soon.append(call)
+        if self._loop is not None and not self._scheduled:
+            self._schedule(self._loop)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = True
+        loop.call_soon(self._run_soon)
+
+    def _run_soon(self) -> None:
+        self._scheduled = False
+        for _ in range(len(self._soon)):
+            try:
+                self._soon.popleft()()
+            except Exception:
+                log.exception("something that was put off failed")
+        if self._soon and not self._scheduled and self._loop is not None:
+            self._schedule(self._loop)
+
+    def _report(self, done: Done, outcome: BaseException | None) -> None:
+        loop = self._loop
+        if loop is None:
+            super()._report(done, outcome)
+            return
+        self._reports.append((done, outcome))
+        loop.call_soon_threadsafe(self._take_reports)
+
+    def _take_reports(self) -> None:
+        while self._reports:
+            done, outcome = self._reports.popleft()
+            super()._report(done, outcome)
 
 
 class _Lane:

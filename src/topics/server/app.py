@@ -1,0 +1,197 @@
+"""The server apart from its sockets: what a request meets, in the order of [API-20].
+
+    origin and host → key → in-flight cap → scope and prefix → readiness → route and method → size → media type → body
+
+`App` lives as long as the process. Its engine comes with recovery and goes with the drain. Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from topics.clock import Clock
+from topics.engine.engine import Engine
+from topics.server import browser, failure
+from topics.server.exchange import Carrier, Exchange, Head
+from topics.server.failure import Failure, Refused
+from topics.server.keys import Key, KeyRing
+from topics.server.routes import Access, Match, resolve
+from topics.settings import Loaded
+
+log = logging.getLogger("topics.server")
+
+WARNINGS_KEPT: Final = 20
+
+
+class Buffered:
+    """Body bytes received and not yet staged, all connections together [RES-3]."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.used = 0
+
+    def take(self, size: int) -> bool:
+        """Reserve; False: over the bound."""
+        if self.most and self.used + size > self.most:
+            return False
+        self.used += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """They are staged, or dropped."""
+        self.used -= size
+
+    def refusal(self) -> Failure:
+        """What is answered then."""
+        return failure.limit("max_buffered_bytes", self.most)
+
+
+class Warned(NamedTuple):
+    """One of the last warnings, for the metrics [MET-6]."""
+
+    ts: int
+    message: str
+
+
+class App:
+    """State of the server. `engine` is None until recovery is complete."""
+
+    def __init__(self, loaded: Loaded, keys: KeyRing, clock: Clock, policy: browser.Policy) -> None:
+        self.loaded = loaded
+        self.settings = loaded.settings
+        self.keys = keys
+        self.clock = clock
+        self.policy = policy
+        self.engine: Engine | None = None
+        self.progress = 0.0
+        self.draining = False
+        self.buffered = Buffered(self.settings.max_buffered_bytes)
+        self.started_ns = clock.monotonic_ns()
+        self.warnings: deque[Warned] = deque(maxlen=WARNINGS_KEPT)
+        self.stall_ms_max = 0.0
+        """Longest stretch of the loop that was seen [P-10]."""
+
+    # -- the way in --------------------------------------------------------------------------------------------------
+
+    def begin(self, carrier: Carrier, head: Head) -> Exchange:
+        """A head has arrived. The exchange may be answered already when this returns."""
+        path, _, query = head.target.partition(b"?")
+        match = resolve(head.method, path)
+        exchange = Exchange(self, carrier, head, match, query, self.clock.monotonic_ns())
+        exchange.received = head.declared == 0
+        refusal = self._check_head(exchange, head, match)
+        if refusal is not None:
+            exchange.refuse(refusal)
+        exchange.received = False
+        return exchange
+
+    def _check_head(self, exchange: Exchange, head: Head, match: Match) -> Failure | None:
+        headers = head.headers
+        public = match.access in (Access.OPEN, Access.PROBE)
+        verdict = browser.judge(self.policy, head.method, headers, public=public)
+        if verdict.failure is not None:
+            return verdict.failure
+        exchange.cors = verdict.cors
+        if verdict.preflight:
+            exchange.match = _PREFLIGHT
+            return None
+        refused = self._authorise(exchange, match, headers)
+        if refused is not None:
+            return refused
+        if not match.early:
+            if self.draining:
+                return failure.SHUTTING_DOWN
+            if self.engine is None:
+                return failure.replaying(self.progress)
+        if match.failure is not None:
+            return match.failure
+        if head.declared is not None and head.declared > self.settings.max_body_bytes:
+            return failure.TOO_LARGE
+        if head.declared == 0:
+            return match.unfit_type(headers.get(b"content-type"), empty=True)
+        return self._check_body_headers(exchange, head, match)
+
+    def _authorise(self, exchange: Exchange, match: Match, headers: dict[bytes, bytes]) -> Failure | None:
+        """401, 429, 403, in this order."""
+        if not self.keys.keys or match.access in (Access.OPEN, Access.OWN):
+            return None
+        if match.access is Access.PROBE and not self.settings.probe_auth:
+            return None
+        key = self._key_of(headers.get(b"authorization"))
+        if key is None:
+            return failure.UNAUTHORIZED
+        most = self.settings.max_inflight_per_key
+        if most and key.inflight >= most:
+            return failure.limit("max_inflight_per_key", most)
+        key.inflight += 1
+        exchange.key = key
+        exchange.hold_slot()
+        if not match.scopes <= key.scopes:
+            return Failure(403, "forbidden", f"the key lacks the scope {', '.join(sorted(match.scopes - key.scopes))}")
+        if match.name is not None and not key.permits(match.name):
+            return Failure(403, "forbidden", "the key does not permit this name")
+        return None
+
+    def _key_of(self, authorization: bytes | None) -> Key | None:
+        scheme, _, token = (authorization or b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            token = b""
+        # Also without a token: how long it takes tells nothing.
+        return self.keys.find(token.strip())
+
+    def _check_body_headers(self, exchange: Exchange, head: Head, match: Match) -> Failure | None:
+        if not match.takes_body:
+            return None
+        encoding = head.headers.get(b"content-encoding", b"identity").strip().lower()
+        if head.declared is not None or head.expects:
+            unfit = match.unfit_type(head.headers.get(b"content-type"), empty=False)
+            if unfit is not None:
+                return unfit
+        if encoding in (b"gzip", b"x-gzip"):
+            exchange.inflate()
+        elif encoding not in (b"identity", b""):
+            return Failure(415, "unsupported_media_type", "the only accepted content encoding is gzip")
+        return None
+
+    def execute(self, exchange: Exchange) -> None:
+        """The request is complete: call its handler."""
+        match = exchange.match
+        if match is _PREFLIGHT:
+            exchange.reply(204, b"", b"", browser.PREFLIGHT)
+            return
+        if match.route is None:
+            exchange.reply(204, b"", b"", ((b"allow", match.allow),))
+            return
+        assert match.route.handler is not None
+        try:
+            match.route.handler(exchange)
+        except Refused as refused:
+            exchange.fail(refused)
+        except Exception as error:
+            if failure.of(error).status >= 500:
+                log.exception("%s %s", exchange.method, match.route.path)
+            exchange.fail(error)
+
+    # -- for handlers ------------------------------------------------------------------------------------------------
+
+    def permits(self, key: Key | None, name: str) -> bool:
+        """Whether a key may see a name; everybody may without keys."""
+        return key is None or key.permits(name)
+
+    def aside(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Run work on the I/O pool, then go on with its result on the loop."""
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(None, work)
+        future.add_done_callback(lambda done: then(done.result()))
+
+    def warn(self, message: str) -> None:
+        """Log a warning and keep it for the metrics."""
+        log.warning("%s", message)
+        self.warnings.append(Warned(self.clock.now_ms(), message))
+
+
+_PREFLIGHT = Match(None, None, frozenset(), Access.OPEN, None, {}, b"")

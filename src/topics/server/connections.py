@@ -1,0 +1,195 @@
+"""All connections: taking them in, telling their protocol, sweeping their deadlines [API-2, API-24].
+
+A connection is a `_Front`, which hands its events to the protocol that is spoken on it. Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from email.utils import formatdate
+from typing import Final, Protocol, cast
+
+from topics.server import failure
+from topics.server.app import App
+from topics.server.http1 import OUTPUT_HIGH, Http1
+
+SWEEP_S: Final = 1.0
+USER_TIMEOUT_MS: Final = 60_000
+
+
+class Spoken(Protocol):
+    """One connection's protocol, once it is known."""
+
+    def data_received(self, data: bytes) -> None: ...
+
+    def eof_received(self) -> bool: ...
+
+    def connection_lost(self) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def sweep(self, now_ns: int) -> None: ...
+
+
+class Connections:
+    """Every open connection. Bounded by `max_connections`."""
+
+    def __init__(self, app: App, most: int) -> None:
+        self.app = app
+        self.most = most
+        self.open: set[_Front] = set()
+        self._second = -1
+        self._common = b""
+        self._date = b""
+        self._ok = b""
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._gone: asyncio.Event | None = None
+
+    def protocol(self) -> asyncio.Protocol:
+        """For `create_server`."""
+        return _Front(self)
+
+    def now_ns(self) -> int:
+        """Monotonic."""
+        return self.app.clock.monotonic_ns()
+
+    # -- what every answer begins with -------------------------------------------------------------------------------
+
+    def common_lines(self) -> bytes:
+        """Header lines of every answer [API-28]."""
+        self._refresh()
+        return self._common
+
+    def ok_prefix(self) -> bytes:
+        """The head of a plain 200 up to its length."""
+        self._refresh()
+        return self._ok
+
+    def date(self) -> bytes:
+        """Of now, to the second."""
+        self._refresh()
+        return self._date
+
+    def _refresh(self) -> None:
+        second = self.app.clock.now_ms() // 1000
+        if second != self._second:
+            self._second = second
+            self._date = formatdate(second, usegmt=True).encode()
+            self._common = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\ndate: " + self._date
+            self._ok = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + self._common + b"\r\ncontent-length: "
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Sweep once a second from now on."""
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = self.now_ns()
+        for one in list(self.open):
+            one.sweep(now)
+        self.start(loop)
+
+    def stop(self) -> None:
+        """No more sweeps."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    async def drain(self, within_s: float) -> None:
+        """Close what is idle; what is busy closes when it is done, or when the time is over [API-5]."""
+        for one in list(self.open):
+            one.drain()
+        if self.open:
+            self._gone = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._gone.wait(), within_s)
+            except TimeoutError:
+                for one in list(self.open):
+                    one.abort()
+
+    def forget(self, one: _Front) -> None:
+        """A connection is gone."""
+        self.open.discard(one)
+        if self._gone is not None and not self.open:
+            self._gone.set()
+
+
+class _Front(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, home: Connections) -> None:
+        self._home = home
+        self._transport: asyncio.Transport | None = None
+        self._spoken: Spoken | None = None
+
+    def connection_made(self, made: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods and not the class.
+        transport = self._transport = cast(asyncio.Transport, made)
+        home = self._home
+        transport.set_write_buffer_limits(high=OUTPUT_HIGH, low=OUTPUT_HIGH // 4)
+        _tune(transport)
+        home.open.add(self)
+        if home.most and len(home.open) > home.most:
+            self._turn_away(transport)
+            return
+        self._spoken = Http1(home, transport)
+
+    def _turn_away(self, transport: asyncio.Transport) -> None:
+        why = failure.limit("max_connections", self._home.most)
+        body = why.body()
+        head = (
+            b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n%b\r\n"
+            b"retry-after: 1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        )
+        transport.write(head % (self._home.common_lines(), len(body)) + body)
+        transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._spoken is not None:
+            self._spoken.data_received(data)
+
+    def eof_received(self) -> bool:
+        return self._spoken.eof_received() if self._spoken is not None else False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._home.forget(self)
+        if self._spoken is not None:
+            self._spoken.connection_lost()
+
+    def pause_writing(self) -> None:
+        if self._spoken is not None:
+            self._spoken.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._spoken is not None:
+            self._spoken.resume_writing()
+
+    def sweep(self, now_ns: int) -> None:
+        """Look at the connection's deadlines."""
+        if self._spoken is not None:
+            self._spoken.sweep(now_ns)
+
+    def drain(self) -> None:
+        """The server stops."""
+        if self._spoken is not None:
+            self._spoken.drain()
+
+    def abort(self) -> None:
+        """Close now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _tune(transport: asyncio.Transport) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

@@ -1,0 +1,277 @@
+"""The one route table (02 §2, 09 §2): method, path, scopes, body, handler.
+
+Authorisation, 404 and 405, OpenAPI and the reference page all read these rows. It is complete from the start; a row
+without a handler answers 404 behind its scope check.
+
+    {topic} {router}     a name; the key's prefixes apply to it [PFX-1]
+    {id} {wid} {file}    anything else
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from topics.server import ops, records, topics
+from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
+from topics.server.keys import ADMIN, DELETE, READ, WRITE
+
+if TYPE_CHECKING:
+    from topics.server.exchange import Exchange
+
+Handler = Callable[["Exchange"], None]
+
+CLOUDEVENT: Final = b"application/cloudevents+json"
+CLOUDEVENTS: Final = b"application/cloudevents-batch+json"
+FRAMES: Final = b"application/vnd.topics.frames"
+
+
+class Body(Enum):
+    """What a route does with a body [API-9, API-10]."""
+
+    NONE = "none"
+    """Read within the limit and ignored."""
+    JSON = "json"
+    OPTIONAL = "optional"
+    """JSON; nothing means `{}`."""
+    EVENTS = "events"
+    """JSON, or CloudEvents."""
+
+
+class Access(Enum):
+    """Who may call a route apart from its scopes."""
+
+    KEY = "key"
+    """Any valid key with the scopes."""
+    OPEN = "open"
+    """Everybody: it holds no data [IDX-1]."""
+    PROBE = "probe"
+    """Everybody, unless `TOPICS_PROBE_AUTH` is on."""
+    OWN = "own"
+    """Checks its key itself."""
+
+
+class Route(NamedTuple):
+    """One row."""
+
+    method: str
+    path: str
+    scopes: frozenset[str]
+    handler: Handler | None
+    summary: str
+    body: Body = Body.NONE
+    access: Access = Access.KEY
+    stream: bool = False
+    """No HEAD."""
+    early: bool = False
+    """Also answered while the log is replayed and while draining."""
+
+
+def _row(
+    methods: str, path: str, scopes: str, handler: Handler | None, summary: str, body: Body = Body.NONE, **more: bool
+) -> Route:
+    return Route(methods, path, frozenset(scopes.split()), handler, summary, body, **more)  # type: ignore[arg-type]
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    _row("PUT", "/v0/topics/{topic}", ADMIN, topics.put, "create a topic or replace its configuration", Body.OPTIONAL),
+    _row("GET", "/v0/topics/{topic}", READ, topics.state, "state of a topic"),
+    _row("GET", "/v0/topics", READ, topics.listing, "list topics"),
+    _row("DELETE", "/v0/topics/{topic}", DELETE, topics.delete, "delete a topic"),
+    _row("POST", "/v0/topics/{topic}", WRITE, records.write, "append records", Body.EVENTS),
+    _row("POST", "/v0/topics/{topic}/diff", READ, records.diff, "read after a cursor", Body.OPTIONAL),
+    _row("POST", "/v0/topics/{topic}/delete", DELETE, records.delete, "delete records", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/claim", f"{READ} {WRITE}", None, "claim jobs", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/ack", WRITE, None, "complete jobs", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/nack", WRITE, None, "give jobs back", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/extend", WRITE, None, "keep jobs longer", Body.JSON),
+    _row("GET", "/v0/topics/{topic}/work", f"{READ} {WRITE}", None, "stream of jobs", stream=True),
+    _row("GET", "/v0/topics/{topic}/leases", READ, None, "jobs in flight"),
+    _row("GET", "/v0/topics/{topic}/segments", READ, ops.segments, "segment files, for external readers"),
+    _row("POST", "/v0/topics/{topic}/stage", WRITE, None, "stage records of a transaction", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/compact", ADMIN, None, "rewrite sealed segments", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/scan", READ, None, "read frames", Body.JSON),
+    _row("PUT", "/v0/routers/{router}", ADMIN, None, "create a router", Body.JSON),
+    _row("GET", "/v0/routers/{router}", READ, None, "state of a router"),
+    _row("DELETE", "/v0/routers/{router}", DELETE, None, "delete a router"),
+    _row("GET", "/v0/routers", READ, None, "list routers"),
+    _row("POST", "/v0/watch", READ, None, "open a watch session", Body.JSON),
+    Route("GET", "/v0/watch/{wid}", frozenset(), None, "stream of a watch session", access=Access.OWN, stream=True),
+    _row("GET", "/v0/ws", "", None, "WebSocket", stream=True),
+    _row("POST", "/v0/txn/commit", WRITE, None, "commit a transaction", Body.JSON),
+    _row("POST", "/v0/txn/abort", WRITE, None, "abort a transaction", Body.JSON),
+    _row("GET", "/v0/txn/{id}", READ, None, "state of a transaction"),
+    _row("DELETE", "/v0/pins/{id}", READ, None, "release a pin"),
+    _row("POST", "/v0/checkpoint", ADMIN, ops.checkpoint, "bring everything into segment files"),
+    _row("GET", "/v0/settings", ADMIN, ops.settings, "settings in force"),
+    _row("GET", "/v0/metrics", READ, ops.metrics, "metrics", early=True),
+    *(
+        Route("GET", path, frozenset(), handler, summary, access=Access.PROBE, early=True)
+        for path, handler, summary in (
+            ("/v0/health", ops.health, "is the process alive"),
+            ("/healthz", ops.health, "alias of /v0/health"),
+            ("/v0/ready", ops.ready, "does the server take requests"),
+            ("/readyz", ops.ready, "alias of /v0/ready"),
+        )
+    ),
+    Route("GET", "/openapi.json", frozenset(), ops.openapi, "this API", access=Access.OPEN, early=True),
+    Route("GET", "/", frozenset(), None, "to the console", access=Access.OPEN, early=True),
+    Route("GET", "/console", frozenset(), None, "to the console", access=Access.OPEN, early=True),
+    Route("GET", "/console/{file}", frozenset(), None, "the console's files", access=Access.OPEN, early=True),
+)
+
+
+class Match(NamedTuple):
+    """What a method and a path lead to."""
+
+    route: Route | None
+    failure: Failure | None
+    """404 or 405, told behind the scope check [API-20]."""
+    scopes: frozenset[str]
+    access: Access
+    name: str | None
+    """The topic or router in the path."""
+    params: Mapping[str, str]
+    allow: bytes
+    """For `Allow`; empty where the path is unknown."""
+
+    @property
+    def takes_body(self) -> bool:
+        """Whether a body is kept."""
+        return self.route is not None and self.route.body is not Body.NONE
+
+    @property
+    def early(self) -> bool:
+        """Whether it is answered before recovery is complete and while draining."""
+        return self.route is not None and self.route.early
+
+    def unfit_type(self, content_type: bytes | None, *, empty: bool) -> Failure | None:
+        """415 unless the media type suits the route [API-9, API-10]."""
+        if not self.takes_body:
+            return None
+        assert self.route is not None
+        if content_type is None:
+            return None if empty and self.route.body is Body.OPTIONAL else MEDIA_TYPE
+        media = media_type(content_type)
+        if media == b"application/json":
+            return None
+        if self.route.body is Body.EVENTS and media in (CLOUDEVENT, CLOUDEVENTS):
+            return None
+        return MEDIA_TYPE
+
+
+def media_type(content_type: bytes) -> bytes:
+    """Without parameters, in lower case."""
+    return content_type.partition(b";")[0].strip().lower()
+
+
+class _Node:
+    """One level of paths."""
+
+    __slots__ = ("below", "param", "routes")
+
+    def __init__(self) -> None:
+        self.below: dict[bytes, _Node] = {}
+        self.param: tuple[str, _Node] | None = None
+        self.routes: dict[str, Route] = {}
+
+
+def _tree() -> _Node:
+    root = _Node()
+    for route in ROUTES:
+        node = root
+        for part in route.path.split("/")[1:]:
+            if part.startswith("{"):
+                if node.param is None:
+                    node.param = (part[1:-1], _Node())
+                node = node.param[1]
+            else:
+                node = node.below.setdefault(part.encode(), _Node())
+        assert route.method not in node.routes
+        node.routes[route.method] = route
+    return root
+
+
+_TREE = _tree()
+REMEMBERED_PATH_BYTES: Final = 512
+"""Longer ones are looked up each time: what a stranger sends must not fill memory."""
+_WRITE_SCOPE = frozenset({WRITE})
+_ADMIN_SCOPE = frozenset({ADMIN})
+_NO_SCOPE: frozenset[str] = frozenset()
+
+
+def resolve(method: str, path: bytes) -> Match:
+    """Find the row of a request; never raises [API-21, API-27]."""
+    return _remembered(method, path) if len(path) <= REMEMBERED_PATH_BYTES else _resolve(method, path)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(method: str, path: bytes) -> Match:
+    return _resolve(method, path)
+
+
+def _resolve(method: str, path: bytes) -> Match:
+    parts = path.split(b"/")[1:] if path.startswith(b"/") else [path]
+    node: _Node | None = _TREE
+    params: dict[str, str] = {}
+    for part in parts:
+        assert node is not None
+        if part in node.below:
+            node = node.below[part]
+        elif node.param is not None and part:
+            params[node.param[0]] = _decoded(part)
+            node = node.param[1]
+        else:
+            node = None
+            break
+    name = _name_in(parts)
+    if node is None or not node.routes:
+        return Match(None, NOT_FOUND, _scopes_of_unknown(parts), Access.KEY, name, params, b"")
+    route = node.routes.get(method)
+    if route is None and method == "HEAD":
+        route = node.routes.get("GET")
+        if route is not None and route.stream:
+            route = None
+    if route is not None:
+        missing = NOT_FOUND if route.handler is None else None
+        return Match(route, missing, route.scopes, route.access, name, params, b"")
+    allow = _allow(node)
+    if method == "OPTIONS":
+        one = node.routes.get("GET") or next(iter(node.routes.values()))
+        return Match(None, None, one.scopes, one.access, name, params, allow)
+    wrong = Failure(405, "method_not_allowed", f"{method[:32]} is not for this path", headers=((b"allow", allow),))
+    return Match(None, wrong, _scopes_of_unknown(parts), Access.KEY, name, params, allow)
+
+
+def _allow(node: _Node) -> bytes:
+    methods = set(node.routes)
+    if "GET" in methods and not node.routes["GET"].stream:
+        methods.add("HEAD")
+    return ", ".join(sorted(methods)).encode()
+
+
+def _name_in(parts: list[bytes]) -> str | None:
+    """The name that the key's prefixes apply to, also on paths that lead nowhere."""
+    if len(parts) >= 3 and parts[0] == b"v0" and parts[1] in (b"topics", b"routers") and parts[2]:
+        return _decoded(parts[2])
+    return None
+
+
+def _scopes_of_unknown(parts: list[bytes]) -> frozenset[str]:
+    """What it takes to be told that there is nothing, or not this method [SCP-4]."""
+    if len(parts) >= 3 and parts[0] == b"v0" and parts[2]:
+        if parts[1] == b"topics":
+            return _WRITE_SCOPE
+        if parts[1] == b"routers":
+            return _ADMIN_SCOPE
+    return _NO_SCOPE
+
+
+def _decoded(part: bytes) -> str:
+    """Percent-decoded once; what is not UTF-8, or no escape, becomes something that no name is [API-27]."""
+    return unquote_to_bytes(part).decode("utf-8", "replace")

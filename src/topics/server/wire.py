@@ -1,0 +1,82 @@
+"""Bodies in and out: strict decoding, compact encoding, parameters, list cursors (02 §1.3, §1.4, §1.7, §1.8).
+
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from topics.server.failure import bad_request
+
+T = TypeVar("T")
+
+PAGE_DEFAULT: Final = 100
+PAGE_MAX: Final = 1000
+
+encode = msgspec.json.Encoder().encode
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """A body of a known shape; whatever is wrong with it is 400 [API-11]."""
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise bad_request("the JSON is nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        raise bad_request(str(error)) from None
+
+
+def timed(body: bytes, total_ms: float, more: bytes = b"") -> bytes:
+    """An object's bytes with the performance block as its last member (02 §1.7)."""
+    return b'%b,"performance":{"server_total_ms":%.3f%b}}' % (body[:-1], total_ms, more)
+
+
+def flag(query: Mapping[str, str], name: str, default: bool) -> bool:
+    """A boolean parameter; anything but true, 1, false, 0 means the default [API-18]."""
+    value = query.get(name)
+    if value in ("true", "1"):
+        return True
+    if value in ("false", "0"):
+        return False
+    return default
+
+
+def number(query: Mapping[str, str], name: str, default: int) -> int:
+    """An integer parameter; what cannot be parsed means the default [API-18]."""
+    value = query.get(name, "")
+    if value.isascii() and value.isdigit() and len(value) <= 20:
+        return int(value)
+    return default
+
+
+def page_size(query: Mapping[str, str]) -> int:
+    """Clamped to 1 … 1000 [API-19]."""
+    value = query.get("page_size", "")
+    if value.startswith("-") and value[1:].isdigit():
+        return 1
+    return min(max(number(query, "page_size", PAGE_DEFAULT), 1), PAGE_MAX)
+
+
+def cursor_after(name: str) -> str:
+    """The token of a page that ends with a name [PAG-2]."""
+    return base64.urlsafe_b64encode(encode({"after": name})).rstrip(b"=").decode()
+
+
+def cursor_name(token: str) -> str:
+    """The name a token ends with; empty for the first page [PAG-3]."""
+    if not token:
+        return ""
+    try:
+        raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        value: Any = msgspec.json.decode(raw)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise bad_request("cursor is not one that a list returned") from None
+    if not isinstance(value, dict) or not isinstance(value.get("after"), str):
+        raise bad_request("cursor is not one that a list returned")
+    return str(value["after"])

@@ -10,19 +10,32 @@ Owner only, but for `Write.prepare`, which is the caller's.
 
 from __future__ import annotations
 
+import logging
 import struct
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, cast
 
 from topics.codec import control, frame
 from topics.codec.segment import HAS_NODE, HAS_TAG
 from topics.engine import lifecycle, retention
 from topics.engine.core import Core, Outcome, control_frame, guarded
-from topics.engine.dedupe import Entry, Pending, Verdict
+from topics.engine.dedupe import Entry, IdempotencyKeys, Pending, Producers, Verdict
 from topics.engine.records import Given, Prepared, prepare
 from topics.engine.topic import Appended, Lsn, Ticket, Topic
-from topics.errors import CallerError, EngineClosed, LimitReached, RecordTooLarge, TopicFull, TopicNotFound, TopicsError
+from topics.errors import (
+    CallerError,
+    EngineClosed,
+    LimitReached,
+    RecordTooLarge,
+    TopicFull,
+    TopicNotFound,
+    TopicsError,
+    WalIo,
+)
 from topics.model import AppendResult, Limits, Producer, TopicConfig
+
+log = logging.getLogger("topics.engine")
 
 _ENTRY = struct.Struct("<IIQI")
 _DATA_FRAME_BYTES = 38
@@ -81,7 +94,10 @@ def append(core: Core, write: Write, done: Outcome, *, created: bool = False) ->
         return
     topic = core.names.get(write.name)
     if topic is not None:
-        guarded(lambda: core.in_line(topic, lambda: _append(core, topic, write, done, created), done), done)
+        if topic.line:
+            core.in_line(topic, lambda: _append(core, topic, write, done, created), done)
+        else:
+            _append(core, topic, write, done, created)
     elif write.creates:
         _create(core, write, done)
     else:
@@ -99,24 +115,33 @@ def _create(core: Core, write: Write, done: Outcome) -> None:
 
 
 def _append(core: Core, topic: Topic, write: Write, done: Outcome, created: bool) -> None:
-    retention.catch_up(core, topic)
-    now = core.clock.now_ms()
-    known = _known(core, topic, write, now)
-    if isinstance(known, Pending):
+    """At its turn in the topic's line."""
+    try:
+        retention.catch_up(core, topic)
+        now = core.clock.now_ms()
+        if write.key is None and write.producer is None:
+            known = None
+        else:
+            known = _known(core, topic, write, now)
+        if known is None:
+            _admit(core, topic, write)
+            _stage(core, topic, write, done, created, now)
+        elif isinstance(known, Pending):
+            known.wait(partial(_decided, core, topic, write, done, created))
+        else:
+            done(known)
+    except TopicsError as error:
+        done(error)
+    except OSError as error:
+        done(WalIo(error))
 
-        def decided(entry: Entry | None) -> None:
-            if entry is None:
-                core.owner.soon(lambda: append(core, write, done, created=created))
-            else:
-                done(_again(entry, topic))
 
-        known.wait(decided)
-        return
-    if known is not None:
-        done(known)
-        return
-    _admit(core, topic, write)
-    _stage(core, topic, write, done, created, now)
+def _decided(core: Core, topic: Topic, write: Write, done: Outcome, created: bool, entry: Entry | None) -> None:
+    """The write of the same name that was under way is known, or failed: then it is this one's turn."""
+    if entry is None:
+        core.owner.soon(lambda: append(core, write, done, created=created))
+    else:
+        done(_again(entry, topic))
 
 
 def _known(core: Core, topic: Topic, write: Write, now: int) -> AppendResult | Pending | None:
@@ -162,84 +187,134 @@ def _admit(core: Core, topic: Topic, write: Write) -> None:
 
 
 def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool, now: int) -> None:
-    prepared, config = write.prepared, core.config
+    prepared = write.prepared
     count, first = len(prepared.tags), topic.next_seq
     last = first + count - 1
     durability = topic.durability
     logged = core.is_logged(topic)
     ts = max(now, topic.last_ts)
-    reservation, ceiling, prefix = topic.reservation, 0, b""
-    durable = durability == "fsync"
-    if logged and durability == "disk" and not reservation.covers(last):
-        ceiling = reservation.next(last, now, config.reserve_min, config.reserve_max, config.reserve_span_ms)
-        body = control.HeadWatermark(reserved=ceiling)
-        prefix = control_frame(body, topic, ts, durable=True, more=True)
+    ticket = _Staged(core, topic, write, done, created, first, ts)
+    prefix, durable = b"", durability == "fsync"
+    if logged and durability == "disk" and not topic.reservation.covers(last):
+        prefix = ticket.reserve(last, now)
         durable = True
     dedupe = _dedupe_frame(topic, write, first, count, ts, durable) if logged else b""
     try:
-        frames = frame.encode_appends(prepared.rows(), topic.id, first, ts, durable=durable, more=bool(dedupe))
+        ticket.frames = frame.encode_appends(prepared.rows(), topic.id, first, ts, durable=durable, more=bool(dedupe))
     except ValueError as error:
         raise CallerError(str(error)) from error
-    entries, offsets = _entries(prepared, ts)
-    pending = _stage_name(core, topic, write, now)
-    size = prepared.total
-    generation = reservation.generation
+    ticket.pending = _stage_name(core, topic, write, now)
+    before_ts = topic.last_ts
+    topic.next_seq, topic.last_ts = last + 1, ts
+    topic.staged_records += count
+    topic.staged_bytes += prepared.total
+    core.staged_bytes += prepared.total
+    body = None
+    if logged:
+        body = b"".join((prefix, ticket.frames, dedupe)) if prefix or dedupe else ticket.frames
+    try:
+        core.stage(topic, body, count + bool(prefix) + bool(dedupe), ticket, durable=durable)
+    except TopicsError as error:
+        topic.next_seq, topic.last_ts = first, before_ts
+        ticket.fail(error)
+        return
+    if logged and durability == "disk" and not prefix:
+        lifecycle.reserve_ahead(core, topic, last, now)
 
-    def publish(lsn: Lsn | None) -> None:
-        unstage()
-        if lsn is None:
-            appended = Appended(first, entries, offsets, prepared.tags, size, ts, frames)
-        else:
-            assert core.wal is not None
-            base = core.wal.location(lsn.group, lsn.file_no, lsn.offset + len(prefix))
-            appended = Appended(first, entries, [base + at for at in offsets], prepared.tags, size, ts)
-            core.recent.add(topic.id, first, frames, offsets)
-        if ceiling:
-            reservation.granted(ceiling, generation)
-            core.reserved.add(topic.id)
-        topic.apply(appended)
+
+class _Staged(Ticket):
+    """The ticket of a write."""
+
+    __slots__ = (
+        "_ceiling", "_core", "_created", "_done", "_generation", "_staged", "_topic", "_write", "frames", "pending",
+        "prefix_bytes", "prepared", "ts",
+    )  # fmt: skip
+
+    def __init__(
+        self, core: Core, topic: Topic, write: Write, done: Outcome, created: bool, first: int, ts: int
+    ) -> None:
+        self.seq_before = first
+        self.lsn = False
+        self.settled = False
+        self.frames = b""
+        self.pending: Pending | None = None
+        """Of its idempotency key or producer."""
+        self._core = core
+        self._topic = topic
+        self._write = write
+        self._done = done
+        self._created = created
+        self.prepared = write.prepared
+        self.ts = ts
+        self.prefix_bytes = 0
+        """Of the frame in front of its records."""
+        self._ceiling = self._generation = 0
+        self._staged = True
+
+    def reserve(self, last: int, now: int) -> bytes:
+        """The frame of a higher ceiling, to be logged in front of the records [A-2]."""
+        config, reservation = self._core.config, self._topic.reservation
+        self._ceiling = reservation.next(last, now, config.reserve_min, config.reserve_max, config.reserve_span_ms)
+        self._generation = reservation.generation
+        body = control.HeadWatermark(reserved=self._ceiling)
+        prefix = control_frame(body, self._topic, self.ts, durable=True, more=True)
+        self.prefix_bytes = len(prefix)
+        return prefix
+
+    def joined(self, line: Sequence[Ticket]) -> int:
+        """Logged appends in a row become visible together."""
+        count = 1
+        if isinstance(self.lsn, Lsn):
+            while count < len(line) and type(line[count]) is _Staged and isinstance(line[count].lsn, Lsn):
+                count += 1
+        return count
+
+    def publish(self, run: Sequence[Ticket]) -> None:
+        staged = cast("Sequence[_Staged]", run)
+        core, topic = self._core, self._topic
+        for one in staged:
+            one._unstage()
+        topic.apply(_appended(core, topic, staged))
         topic.last_write_ms = core.clock.now_ms()
         retention.try_caps(core, topic)
         head = topic.head
-        if pending is not None:
-            table = core.keys if write.key is not None else core.producers
-            table.publish(pending, first_seq=first, count=count, head_seq=head, ts=ts, logged=lsn is not None)
+        for one in staged:
+            one._published(head)
         core.wake(topic)
-        done(AppendResult(first, last, head, count, created=created))
 
-    def fail(error: TopicsError) -> None:
-        unstage()
-        if ceiling:
-            reservation.refused(generation)
-        if pending is not None:
-            (core.keys if write.key is not None else core.producers).fail(pending)
-        done(error)
+    def _published(self, head: int) -> None:
+        core, first, count = self._core, self.seq_before, len(self.prepared.tags)
+        if self._ceiling:
+            self._topic.reservation.granted(self._ceiling, self._generation)
+            core.reserved.add(self._topic.id)
+        if self.pending is not None:
+            self._table().publish(
+                self.pending, first_seq=first, count=count, head_seq=head, ts=self.ts, logged=self.lsn is not True
+            )
+        try:
+            self._done(AppendResult(first, first + count - 1, head, count, created=self._created))
+        except Exception:  # it is published: what one caller does with the answer is no other's trouble
+            log.exception("answering a write to topic %r", self._topic.name)
 
-    staged = True
+    def fail(self, error: TopicsError) -> None:
+        self._unstage()
+        if self._ceiling:
+            self._topic.reservation.refused(self._generation)
+        if self.pending is not None:
+            self._table().fail(self.pending)
+        self._done(error)
 
-    def unstage() -> None:
-        nonlocal staged
-        if not staged:
-            return
-        staged = False
-        topic.staged_records -= count
-        topic.staged_bytes -= size
-        core.staged_bytes -= size
+    def _table(self) -> IdempotencyKeys | Producers:
+        return self._core.keys if self._write.key is not None else self._core.producers
 
-    ticket = Ticket(publish, fail, first)
-    topic.next_seq, before_ts, topic.last_ts = last + 1, topic.last_ts, ts
-    topic.staged_records += count
-    topic.staged_bytes += size
-    core.staged_bytes += size
-    try:
-        body_bytes = b"".join((prefix, frames, dedupe)) if logged else None
-        core.stage(topic, body_bytes, count + bool(prefix) + bool(dedupe), ticket, durable=durable)
-    except TopicsError as error:
-        topic.next_seq, topic.last_ts = first, before_ts
-        fail(error)
-        return
-    if logged and durability == "disk" and not ceiling:
-        lifecycle.reserve_ahead(core, topic, last, now)
+    def _unstage(self) -> None:
+        """Once, whether it is published, failed, or fails while it is published."""
+        if self._staged:
+            self._staged = False
+            prepared = self.prepared
+            self._topic.staged_records -= len(prepared.tags)
+            self._topic.staged_bytes -= prepared.total
+            self._core.staged_bytes -= prepared.total
 
 
 def _stage_name(core: Core, topic: Topic, write: Write, now: int) -> Pending | None:
@@ -262,12 +337,35 @@ def _dedupe_frame(topic: Topic, write: Write, first: int, count: int, ts: int, d
     return control_frame(body, topic, ts, durable=durable)
 
 
-def _entries(prepared: Prepared, ts: int) -> tuple[bytes, list[int]]:
-    """Index entries of the records and where their frames begin behind each other."""
-    pack = _ENTRY.pack
+def _appended(core: Core, topic: Topic, staged: Sequence[_Staged]) -> Appended:
+    """What the index keeps of writes in a row; their frames become the newest in memory."""
+    first, ts = staged[0].seq_before, staged[-1].ts
     entries: list[bytes] = []
     offsets: list[int] = []
-    at = 0
+    places: list[int] = []
+    tags: list[str | None] = []
+    total = at = 0
+    for one in staged:
+        prepared = one.prepared
+        base = len(offsets)
+        at = _add_entries(prepared, one.ts, entries, offsets, at)
+        tags += prepared.tags
+        total += prepared.total
+        if isinstance(one.lsn, Lsn):
+            assert core.wal is not None
+            lsn = one.lsn
+            began = core.wal.location(lsn.group, lsn.file_no, lsn.offset + one.prefix_bytes) - offsets[base]
+            places += [began + offset for offset in offsets[base:]]
+    frames = staged[0].frames if len(staged) == 1 else b"".join([one.frames for one in staged])
+    if not places:
+        return Appended(first, b"".join(entries), offsets, tags, total, ts, frames)
+    core.recent.add(topic.id, first, frames, offsets)
+    return Appended(first, b"".join(entries), places, tags, total, ts)
+
+
+def _add_entries(prepared: Prepared, ts: int, entries: list[bytes], offsets: list[int], at: int) -> int:
+    """Index entries of records, and where their frames begin behind each other, from `at` on; where they end."""
+    pack = _ENTRY.pack
     for node, tag, envelope, accounted in zip(*prepared[:4], strict=True):
         flags = 0
         size = _DATA_FRAME_BYTES + len(envelope)
@@ -280,4 +378,4 @@ def _entries(prepared: Prepared, ts: int) -> tuple[bytes, list[int]]:
         entries.append(pack(0, size, ts, flags | size - accounted << 8))
         offsets.append(at)
         at += size + (_WAL_FRAME_BYTES - _DATA_FRAME_BYTES)
-    return b"".join(entries), offsets
+    return at

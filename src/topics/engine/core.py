@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from topics import paths
@@ -80,6 +81,8 @@ class Core:
         self.boot = ""
         self.store_id = ""
         self.totals = Totals()
+        self.ready: dict[int, Topic] = {}
+        """Topics whose first ticket is committed, within one report of a shard."""
         self.staged_bytes = 0
         """Accounted bytes that were admitted and are not yet published; for the quota [RES-3]."""
         self.closing = False
@@ -159,9 +162,7 @@ class Core:
             self.publish(topic)
             return
         try:
-            self.submit(
-                topic.id, frames, count, lambda outcome: self._committed(topic, ticket, outcome), durable, control
-            )
+            self.submit(topic.id, frames, count, partial(self._committed, topic, ticket), durable, control)
         except TopicsError:
             topic.tickets.remove(ticket)
             raise
@@ -192,10 +193,7 @@ class Core:
         control: bool = True,
     ) -> None:
         """Hand frames to a shard, behind the run's `ready` mark [S-245]."""
-
-        def place(outcome: ShardLsn | TopicsError) -> None:
-            done(outcome if isinstance(outcome, TopicsError) else Lsn(shard.key, *outcome))
-
+        place = partial(_placed, shard.key, done)
         if self.settling is None:
             shard.submit(frames, count, place, durable=durable, control=control)
         else:
@@ -208,22 +206,34 @@ class Core:
             self._fail_from(topic, ticket, outcome)
         else:
             ticket.lsn = outcome
-            self.publish(topic)
+            if topic.tickets[0].lsn:
+                self.ready[topic.id] = topic
+
+    def publish_ready(self) -> None:
+        """Publish what one write or one sync has committed."""
+        while self.ready:
+            ready, self.ready = self.ready, {}
+            for topic in ready.values():
+                self.publish(topic)
 
     def publish(self, topic: Topic) -> None:
-        """Publish tickets in turn, as far as they are committed [S-107]."""
+        """Publish tickets in turn, as far as they are committed [S-107]; appends in a row together."""
         tickets = topic.tickets
         while tickets and tickets[0].lsn:
-            ticket = tickets.pop(0)
-            ticket.settled = True
+            run = tickets[: tickets[0].joined(tickets)]
+            del tickets[: len(run)]
+            for ticket in run:
+                ticket.settled = True
             self.touch(topic)
             try:
-                ticket.publish(ticket.lsn if isinstance(ticket.lsn, Lsn) else None)
+                run[0].publish(run)
             except OSError as error:
-                ticket.fail(WalIo(error, f"topic {topic.name!r}"))
+                for ticket in run:
+                    ticket.fail(WalIo(error, f"topic {topic.name!r}"))
             except Exception as error:  # those behind it must not pay for it, and nobody may wait for ever
                 log.exception("publishing in topic %r", topic.name)
-                ticket.fail(CommitFailed(f"topic {topic.name!r}: {error!r}"))
+                for ticket in run:
+                    ticket.fail(CommitFailed(f"topic {topic.name!r}: {error!r}"))
         if topic.line:
             self.owner.soon(lambda: self._advance(topic))
 
@@ -295,6 +305,10 @@ class Core:
                 yield from map(place, topic.index.tail.oldest_locations().values())
             yield from topic.needed
         yield from self.removing.values()
+
+
+def _placed(group: str, done: Callable[[Lsn | TopicsError], None], outcome: ShardLsn | TopicsError) -> None:
+    done(outcome if isinstance(outcome, TopicsError) else Lsn(group, *outcome))
 
 
 def control_frame(body: control.Body, topic: Topic, ts: int, *, durable: bool, more: bool = False) -> bytes:

@@ -13,7 +13,7 @@ from topics.codec import control
 from topics.engine import retention
 from topics.engine.core import Core, Outcome, control_frame
 from topics.engine.retention import has_caps
-from topics.engine.topic import Lsn, Ticket, Topic
+from topics.engine.topic import Change, Lsn, Topic
 from topics.errors import BatchTooLarge, CallerError, TopicsError
 from topics.model import DeleteResult, Limits, Selector, check_u64
 
@@ -103,7 +103,7 @@ def _stage(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
             topic.index.trim_overlays(topic.earliest_seq)
         done(_result(topic, removed.records))
 
-    ticket = Ticket(publish, done, topic.next_seq)
+    ticket = Change(publish, done, topic.next_seq)
     durable = topic.durability in ("fsync", "ephemeral")
     frames = control_frame(body, topic, core.clock.now_ms(), durable=durable) if logged else None
     try:

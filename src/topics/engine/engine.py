@@ -196,6 +196,7 @@ class Engine:
         core.failed_syncs = set(lock.failed)
         core.wal = self._shards(found)
         for shard in core.wal.shards:
+            shard.on_finished = core.publish_ready
             shard.on_latched = partial(self._note_latched, lock, FailedSync(core.run, shard.key))
 
         def progress(share: float) -> None:

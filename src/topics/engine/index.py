@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topics.codec import frame
+from topics.codec import frame, project
 from topics.codec.frame import Frame
+from topics.codec.project import Projection
 from topics.codec.segment import DELETED, LOST, DataFrame, ovh
 from topics.engine.recent import RecentFrames
 from topics.model import Selector
@@ -182,27 +183,28 @@ class Index:
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
-    def walk(self, lo: int, hi: int) -> Iterator[Run | DeadRun]:
-        """Everything known of [lo, hi], ascending, in pieces of at most a few thousand seqs."""
+    def walk(self, lo: int, hi: int, most: int = CHUNK) -> Iterator[Run | DeadRun]:
+        """Everything known of [lo, hi], ascending, in pieces; `most`: of how many entries."""
+        most = min(most, CHUNK)
         for part, low, high in self._parts(lo, hi):
             if isinstance(part, Segment):
-                yield from self._walk_segment(part, low, high)
+                yield from self._walk_segment(part, low, high, most)
             else:
                 tail = part.tail
-                for run in tail.runs(low, high):
+                for run in tail.runs(low, high, most):
                     if isinstance(run, GapRun):
                         yield DeadRun(run.first, run.first + run.seqs - 1, run.reason)
                     else:
                         source = part if isinstance(part, Overlay) else None
                         yield Run(run.first, run.entries, source, run.locations)
 
-    def _walk_segment(self, segment: Segment, low: int, high: int) -> Iterator[Run | DeadRun]:
+    def _walk_segment(self, segment: Segment, low: int, high: int, most: int = CHUNK) -> Iterator[Run | DeadRun]:
         assert self.segments is not None
         if segment.gap is not None:
             yield DeadRun(low, high, segment.gap.reason)
             return
-        for first in range(low, high + 1, CHUNK):
-            last = min(first + CHUNK - 1, high)
+        for first in range(low, high + 1, most):
+            last = min(first + most - 1, high)
             with self.segments.entries(segment) as entries:
                 copied = entries[first - segment.first : last + 1 - segment.first].copy()
             yield Run(first, copied, segment, None)
@@ -339,6 +341,24 @@ class Index:
             frames = run.source.frames
             return [frame.fields(*frames.at(int(run.locations[at]))) for at in positions]
         return self._fetch_logged(run, run.locations, positions)
+
+    def project(self, run: Run, low: int, high: int, wanted: Projection) -> list[bytes] | None:
+        """Live records at the positions from `low` to below `high` as JSON; None: fetch them one by one."""
+        if isinstance(run.source, Segment):
+            assert self.segments is not None
+            return self.segments.reader.project(run.source, run.first + low, run.entries[low:high], wanted)
+        if run.source is not None or self._recent is None:
+            return None
+        found = self._recent.run(self.topic_id, run.first + low, high - low)
+        if found is None:
+            return None
+        pieces: list[bytes] = []
+        for frames, offsets in found:
+            made = project.run_of_wal(frames, offsets, wanted)
+            if made is None:
+                return None
+            pieces += made
+        return pieces
 
     def _fetch_logged(self, run: Run, locations: Locations, positions: Sequence[int]) -> list[Stored | Absent]:
         """Frames of the tail: from memory where they are recent, else from the WAL."""

@@ -14,7 +14,7 @@ from topics.codec import control
 from topics.engine import retention
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.index import Index
-from topics.engine.topic import Lsn, Ticket, Topic
+from topics.engine.topic import Change, Lsn, Topic
 from topics.errors import CallerError, EngineClosed, LimitReached, TopicExistsIncompatible, TopicNotEmpty, TopicsError
 from topics.fs import close_quietly, pwrite_all
 from topics.model import TopicConfig, valid_topic_name
@@ -175,7 +175,7 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
         unstage()
         done(error)
 
-    ticket = Ticket(publish, fail, topic.next_seq)
+    ticket = Change(publish, fail, topic.next_seq)
     topic.classes.append(config.durability)
     topic.version_staged = version
     try:
@@ -248,7 +248,7 @@ def _delete(core: Core, topic: Topic, done: Outcome) -> None:
         core.open_gate(name)
         done(error)
 
-    ticket = Ticket(remove, fail, topic.next_seq)
+    ticket = Change(remove, fail, topic.next_seq)
     frames = None
     if core.wal is not None:
         body = control.TopicDelete(name=name, epoch=topic.epoch, delete_number=topic.delete_number + 1)

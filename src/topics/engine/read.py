@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from topics.codec import envelope
+from topics.codec import envelope, project
 from topics.codec.frame import Frame
+from topics.codec.project import Projection
 from topics.codec.segment import DELETED, LOST, DataFrame, ovh
 from topics.engine import priority, retention
 from topics.engine.core import Core, Outcome, guarded
@@ -30,15 +31,10 @@ EXAMINED_MAX: Final = 10_000
 REASONS: Final[dict[int, GapReason]] = {1: "source_trim", 2: "corrupt", 3: "crash"}
 FETCH: Final = 256
 """Frames fetched at once."""
-
-
-Render = Callable[[Sequence[Stored]], list[Any]]
-"""What is delivered of stored frames: `Record` objects, or bytes for the wire."""
-
-
-def as_records(stored: Sequence[Stored]) -> list[Any]:
-    """The `Render` of the embedded engine."""
-    return list(map(_record, stored))
+JSON_FETCH: Final = 1000
+"""The same where they become JSON in one go."""
+AHEAD: Final = 16
+"""Entries looked at beyond what a read may deliver: some of them may be dead."""
 
 
 class Query(NamedTuple):
@@ -105,20 +101,24 @@ class Waiting:
         """Forget the read: nobody wants its answer."""
 
 
-def read(core: Core, query: Query, done: Outcome, render: Render = as_records, waiting: Waiting | None = None) -> None:
+def read(
+    core: Core, query: Query, done: Outcome, wanted: Projection | None = None, waiting: Waiting | None = None
+) -> None:
     """Read once, or wait for the next publication if there is nothing [DIF-4]; answers a `ReadResult`."""
-    core.with_topic(query.name, lambda topic: _read(core, topic, query, done, render, waiting), done)
+    core.with_topic(query.name, lambda topic: _read(core, topic, query, done, wanted, waiting), done)
 
 
-def _read(core: Core, topic: Topic, query: Query, done: Outcome, render: Render, waiting: Waiting | None) -> None:
+def _read(
+    core: Core, topic: Topic, query: Query, done: Outcome, wanted: Projection | None, waiting: Waiting | None
+) -> None:
     def go_on() -> None:
         if core.topics.get(topic.id) is not topic:
             done(TopicNotFound(query.name))
             return
         topic.read_at(core.clock.now_ms())
-        result = walk(topic, query, render)
+        result = walk(topic, query, wanted)
         if query.wait_ms and result.caught_up and not result.records and result.tombstone is None:
-            _wait(core, topic, query, result, done, render, waiting)
+            _wait(core, topic, query, result, done, wanted, waiting)
         else:
             done(result)
 
@@ -132,7 +132,7 @@ def _wait(
     query: Query,
     first: ReadResult,
     done: Outcome,
-    render: Render,
+    wanted: Projection | None,
     waiting: Waiting | None,
 ) -> None:
     """In the same stretch as the first read, so no publication is missed [DIF-5]."""
@@ -144,7 +144,7 @@ def _wait(
         if topic.removed:
             done(TopicNotFound(query.name))
         else:
-            guarded(lambda: _read(core, topic, query._replace(wait_ms=0), done, render, None), done)
+            guarded(lambda: _read(core, topic, query._replace(wait_ms=0), done, wanted, None), done)
 
     def late() -> None:
         topic.waiters.pop(key, None)
@@ -162,8 +162,8 @@ def _wait(
     core.timer_armed()
 
 
-def walk(topic: Topic, query: Query, render: Render = as_records) -> ReadResult:
-    """One read of what is there now."""
+def walk(topic: Topic, query: Query, wanted: Projection | None = None) -> ReadResult:
+    """One read of what is there now: `Record` objects, or with a projection their JSON."""
     head, floor = topic.head, topic.evict_floor
     from_seq = query.from_seq
     if query.from_ts is not None:
@@ -175,7 +175,7 @@ def walk(topic: Topic, query: Query, render: Render = as_records) -> ReadResult:
     elif from_seq + 1 < floor:
         tombstone = Gap.lost(from_seq + 1, floor - 1, _evicted_by(topic, from_seq + 1), head)
         from_seq = floor - 1
-    reader = _Walk(topic, query, from_seq, tombstone, render)
+    reader = _Walk(topic, query, from_seq, tombstone, wanted)
     reader.run()
     scanned = reader.cursor - from_seq
     return ReadResult(reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone, scanned)
@@ -189,11 +189,13 @@ def _evicted_by(topic: Topic, gap_from: int) -> GapReason:
 class _Walk:
     """One walk upwards. `cursor` is the last seq examined."""
 
-    def __init__(self, topic: Topic, query: Query, cursor: int, tombstone: Gap | None, render: Render) -> None:
+    def __init__(
+        self, topic: Topic, query: Query, cursor: int, tombstone: Gap | None, wanted: Projection | None
+    ) -> None:
         self.cursor = cursor
         self.tombstone = tombstone
         self.records: list[Any] = []
-        self._render = render
+        self._wanted = wanted
         self._topic = topic
         self._limit = query.limit
         self._budget = query.max_bytes
@@ -205,7 +207,7 @@ class _Walk:
     def run(self) -> None:
         """Walk until the head, the limit, the budget, or a run of holes that has to wait for the next read."""
         topic = self._topic
-        for piece in topic.index.walk(self.cursor + 1, topic.head):
+        for piece in topic.index.walk(self.cursor + 1, topic.head, self._limit + AHEAD):
             if isinstance(piece, DeadRun):
                 if not self._pass(piece):
                     return
@@ -272,6 +274,11 @@ class _Walk:
                 at = behind
                 continue
             chosen = self._choose(listed, sizes, at, n)
+            if self._take_run(run, chosen, sizes):
+                if len(self.records) >= self._limit:
+                    return False
+                at = chosen[-1] + 1
+                continue
             fetched = self._topic.index.fetch(run, chosen)
             if self._take_all(run.first + at, fetched, sizes[at : at + len(chosen)]):
                 if len(self.records) >= self._limit:
@@ -293,13 +300,34 @@ class _Walk:
 
     def _choose(self, listed: list[int], sizes: list[int], at: int, n: int) -> list[int]:
         """Live positions in a row from `at`, hardly more than may be delivered."""
-        n = min(n, at + self._limit - len(self.records), at + FETCH)
+        n = min(n, at + self._limit - len(self.records), at + (FETCH if self._wanted is None else JSON_FETCH))
         left = self._budget - self._bytes - sizes[at]
         behind = at + 1
         while behind < n and left >= 0 and listed[behind] == _LIVE:
             left -= sizes[behind]
             behind += 1
         return list(range(at, behind))
+
+    def _take_run(self, run: Run, chosen: Sequence[int], sizes: list[int]) -> bool:
+        """Deliver records in a row as JSON, where there is nothing to decide about any of them."""
+        if self._wanted is None or self._nodes:
+            return False
+        size = sum(sizes[chosen[0] : chosen[-1] + 1])
+        if self._bytes + size > self._budget:
+            if len(chosen) == 1:
+                return False
+            # The last one chosen is the one that does not fit.
+            return self._take_run(run, chosen[:-1], sizes)
+        pieces = self._topic.index.project(run, chosen[0], chosen[-1] + 1, self._wanted)
+        if pieces is None:
+            return False
+        self._bytes += size
+        self.records += pieces
+        self.cursor = run.first + chosen[-1]
+        return True
+
+    def _render(self, stored: Sequence[Stored]) -> list[Any]:
+        return list(map(_record, stored)) if self._wanted is None else project.stored(stored, self._wanted)
 
     def _take_all(self, first: int, fetched: list[Stored | Absent], sizes: list[int]) -> bool:
         """Deliver what was fetched in one go, where there is nothing to decide about any of it."""

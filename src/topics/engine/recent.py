@@ -98,6 +98,27 @@ class RecentFrames:
             found.append((frames, offsets[seq - first]) if seq < end else None)
         return found
 
+    def run(self, topic_id: int, first: int, count: int) -> list[tuple[bytes, list[int]]] | None:
+        """Buffers and offsets of records in a row; None unless all of them are here."""
+        topic = self._topics.get(topic_id)
+        if topic is None or first < topic.firsts[topic.gone]:
+            return None
+        found: list[tuple[bytes, list[int]]] = []
+        at = bisect_right(topic.firsts, first) - 1
+        while count > 0:
+            if at >= len(topic.firsts):
+                return None
+            frames, offsets = topic.batches[at]
+            skip = first - topic.firsts[at]
+            taken = offsets[skip : skip + count]
+            if not taken:
+                return None
+            found.append((frames, taken))
+            first += len(taken)
+            count -= len(taken)
+            at += 1
+        return found
+
     def forget(self, topic_id: int) -> None:
         """Let go of a topic."""
         topic = self._topics.pop(topic_id, None)

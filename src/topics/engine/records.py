@@ -1,8 +1,9 @@
 """From what a caller writes to what is stored: envelopes, and every limit of 01 §1.1.
 
 A write is prepared whole or refused whole [REC-15]. `_one` is the rule for one record; `_all_at_once` does the same
-for a batch with a handful of calls into msgspec, and leaves the batch to `_one` whenever anything is out of the
-ordinary, so that the first fault in array order is the one reported [WR-1].
+for a batch with a handful of calls into msgspec, `_parsed` for what a request body was decoded into. Both leave the
+batch to `_one` whenever anything is out of the ordinary, so that the first fault in array order is the one reported
+[WR-1].
 
     order    empty, too many, key, batch node, then per record: members, JSON, record, meta, members of meta, tag, node
     code     `invalid_request` (CallerError), `batch_too_large`, `record_too_large`
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -32,6 +33,15 @@ _NESTED_BYTES: Final = 2 * envelope.NESTING_MAX
 _BATCH_MIN: Final = 4
 """Records from which on the batch is quicker."""
 _TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class ParsedRecord(NewRecord, frozen=True):
+    """A record of a JSON text that was decoded whole and is valid UTF-8: its payloads need no second look."""
+
+    data: msgspec.Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: msgspec.Raw = msgspec.Raw()
 
 
 class Prepared(NamedTuple):
@@ -61,7 +71,11 @@ def prepare(
     if idempotency_key is not None:
         check_key(idempotency_key, limits)
     _check_text(batch_node, "node", limits.max_node_bytes)
-    prepared = _all_at_once(items, limits, batch_node) if len(items) >= _BATCH_MIN else None
+    prepared = None
+    if type(items[0]) is ParsedRecord:
+        prepared = _parsed(cast("list[ParsedRecord]", items), limits, batch_node)
+    elif len(items) >= _BATCH_MIN:
+        prepared = _all_at_once(items, limits, batch_node)
     return prepared or _one_by_one(items, limits, batch_node)
 
 
@@ -124,6 +138,35 @@ def _all_at_once(items: Sequence[Given], limits: Limits, batch_node: str | None)
         accounted[at] += len(text)
     if max(accounted) > limits.max_record_bytes:
         return None
+    return Prepared(nodes, tags, envelopes, accounted, sum(accounted))
+
+
+def _parsed(items: list[ParsedRecord], limits: Limits, batch_node: str | None) -> Prepared | None:
+    """Records of one body; None where `_one` has to say what is wrong, or decide about meta."""
+    tag_max, node_max, most = limits.max_tag_bytes, limits.max_node_bytes, limits.max_record_bytes
+    nodes: list[str | None] = []
+    tags: list[str | None] = []
+    envelopes: list[bytes] = []
+    accounted: list[int] = []
+    for record in items:
+        data, tag, node = bytes(record.data), record.tag, record.node
+        if len(record.meta):
+            return None
+        if b" " in data or b"\n" in data or b"\t" in data or b"\r" in data:
+            data = msgspec.json.format(data, indent=-1)
+        size = len(data)
+        if size > most or (size > _NESTED_BYTES and data.count(b"[") + data.count(b"{") > envelope.NESTING_MAX):
+            return None
+        if tag is not None and not _fits(tag, tag_max):
+            return None
+        if node is None:
+            node = batch_node
+        elif not _fits(node, node_max):
+            return None
+        nodes.append(node)
+        tags.append(tag)
+        envelopes.append(b'{"d":%b}' % data)
+        accounted.append(size)
     return Prepared(nodes, tags, envelopes, accounted, sum(accounted))
 
 

@@ -43,18 +43,45 @@ class Lsn(NamedTuple):
 class Ticket:
     """Something staged: published in turn, once its commit condition holds, or failed [S-107, S-110]."""
 
-    __slots__ = ("fail", "lsn", "publish", "seq_before", "settled")
+    __slots__ = ("lsn", "seq_before", "settled")
 
-    def __init__(
-        self, publish: Callable[[Lsn | None], None], fail: Callable[[TopicsError], None], seq_before: int
-    ) -> None:
-        self.publish = publish
-        self.fail = fail
+    def __init__(self, seq_before: int) -> None:
         self.seq_before = seq_before
         """The topic's next seq when it was staged."""
         self.lsn: Lsn | bool = False
         """Where it is logged once it is committed; True for what is not logged at all."""
         self.settled = False
+
+    def joined(self, line: Sequence[Ticket]) -> int:
+        """How many tickets, from this one on, its `publish` takes; `line` begins with it."""
+        return 1
+
+    def publish(self, run: Sequence[Ticket]) -> None:
+        """Make it true, with those that joined it, and tell whoever staged them."""
+        raise NotImplementedError
+
+    def fail(self, error: TopicsError) -> None:
+        """It will not become true."""
+        raise NotImplementedError
+
+
+class Change(Ticket):
+    """A ticket of what is not written often: two calls."""
+
+    __slots__ = ("_fail", "_publish")
+
+    def __init__(
+        self, publish: Callable[[Lsn | None], None], fail: Callable[[TopicsError], None], seq_before: int
+    ) -> None:
+        super().__init__(seq_before)
+        self._publish = publish
+        self._fail = fail
+
+    def publish(self, run: Sequence[Ticket]) -> None:
+        self._publish(self.lsn if isinstance(self.lsn, Lsn) else None)
+
+    def fail(self, error: TopicsError) -> None:
+        self._fail(error)
 
 
 class Appended(NamedTuple):

@@ -6,20 +6,18 @@ A body is decoded in one call; payloads stay the bytes they came as (`msgspec.Ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache, partial
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from topics.codec import envelope
+from topics.codec.project import Projection
 from topics.engine import append as appending
 from topics.engine import delete as deleting
 from topics.engine import read as reading
 from topics.engine.append import Write
-from topics.engine.index import Stored
-from topics.model import AppendResult, DeleteResult, NewRecord, ReadResult, is_system_name
+from topics.engine.records import ParsedRecord
+from topics.model import AppendResult, DeleteResult, ReadResult, is_system_name
 from topics.server import wire
 from topics.server.exchange import Exchange
 from topics.server.failure import bad_request, forbidden
@@ -29,19 +27,10 @@ from topics.server.topics import name_of, not_of_the_server
 ASIDE_BYTES: Final = 1 << 20
 
 
-class Given(NewRecord, frozen=True):
-    """One record of a write; its payload stays text."""
-
-    data: Raw
-    tag: str | None = None
-    node: str | None = None
-    meta: Raw = Raw()
-
-
 class WriteBody(msgspec.Struct):
     """`POST /v0/topics/{topic}`."""
 
-    records: list[Given]
+    records: list[ParsedRecord]
     node: str | None = None
     idempotency_key: str | None = None
     producer: dict[str, Any] | None = None
@@ -152,7 +141,7 @@ def _of_events(body: bytes, *, batch: bool) -> WriteBody:
     """CloudEvents in structured mode: each becomes a record as it was sent [API-9]."""
     texts = wire.decode(_EVENTS, body) if batch else [Raw(body)]
     events = [wire.decode(_EVENT, bytes(text)) for text in texts]
-    records = [Given(text, event.subject) for text, event in zip(texts, events, strict=True)]
+    records = [ParsedRecord(text, event.subject) for text, event in zip(texts, events, strict=True)]
     key = None if batch else f"{events[0].source} {events[0].id}"
     return WriteBody(records, idempotency_key=key)
 
@@ -223,8 +212,7 @@ def diff(exchange: Exchange) -> None:
             exchange.reply(200, _page(name, outcome, exchange.elapsed_ms()))
 
     waiting = reading.Waiting()
-    render = partial(project, tags=asked.include_tags, metas=asked.include_meta)
-    reading.read(core, query, done, render, waiting)
+    reading.read(core, query, done, Projection(asked.include_tags, asked.include_meta), waiting)
     if query.wait_ms and not exchange.answered:
         exchange.cancel = waiting.cancel
 
@@ -246,32 +234,6 @@ def _page(name: str, result: ReadResult, total_ms: float) -> bytes:
         total_ms,
         result.scanned,
     )
-
-
-def project(stored: Sequence[Stored], *, tags: bool, metas: bool) -> list[bytes]:
-    """Stored frames as the records of an answer [REC-2, REC-3, REC-4]; payload bytes are copied, never parsed."""
-    out: list[bytes] = []
-    add = out.append
-    for one in stored:
-        raw = one.data
-        between = b""
-        if one.node is not None:
-            between = b',"$node":' + _quoted(one.node)
-        if tags and one.tag is not None:
-            between += b',"$tag":' + _quoted(one.tag)
-        if raw.endswith(b"}}") and b',"m":{' in raw:
-            data, meta = envelope.split(raw)
-            if metas and meta is not None:
-                between += b',"meta":' + meta
-            add(b'{"$seq":%d,"$ts":%d%b,"data":%b}' % (one.seq, one.ts, between, data))
-        else:
-            add(b'{"$seq":%d,"$ts":%d%b,"data":%b' % (one.seq, one.ts, between, raw[envelope.PLAIN_BYTES - 1 :]))
-    return out
-
-
-@lru_cache(maxsize=4096)
-def _quoted(text: bytes) -> bytes:
-    return wire.encode(text.decode())
 
 
 # -- delete ----------------------------------------------------------------------------------------------------------

@@ -19,8 +19,10 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from topics.codec import project
 from topics.codec import segment as codec
 from topics.codec.frame import Buffer, NotAFrame
+from topics.codec.project import Projection
 from topics.codec.segment import DataFrame
 from topics.codec.sidecar import NotASidecar
 from topics.errors import UnsupportedFormat
@@ -105,6 +107,16 @@ class SegmentReader:
             self.corrupt += len(unreadable)
             log.error("topic %d: unreadable seqs %s", self.files.topic_id, unreadable)
         return found
+
+    def project(self, segment: Segment, first: int, entries: Entries, wanted: Projection) -> list[bytes] | None:
+        """Live records in a row as JSON, each verified; None: `frames` has to look closer [S-173]."""
+        if not segment.sealed or segment.cold or not segment.has_data:
+            return None
+        lease = self._lease_data(self.files.path(segment.first, "data", segment.generation), segment)
+        if lease is None:
+            return None
+        with lease:
+            return project.run_of_segment(lease.buffer, entries, first, self.files.mask, wanted)
 
     def active_tags(self, active: Segment) -> dict[bytes, array[int]]:
         """Tags and seqs of the active segment."""

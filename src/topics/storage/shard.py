@@ -151,6 +151,8 @@ class Shard:
         self.state: State = "ok"
         self.on_due: Callable[[], None] = lambda: None
         """Told, on the owner, when unsynced bytes begin to wait: `next_due_ns` is nearer now."""
+        self.on_finished: Callable[[], None] = lambda: None
+        """Told, on the owner, when all submissions that one write or sync finishes have been."""
         self.on_latched: Callable[[], None] = lambda: None
         """Told once, on the owner, when the shard takes no more writes for the rest of the run."""
         self.reason = ""
@@ -439,9 +441,9 @@ class Shard:
         if not batch.queue:
             self._mark_end = self.log.position()
             return
-        if self._dirty_since_ns is None:
+        newly_dirty = self._dirty_since_ns is None
+        if newly_dirty:
             self._dirty_since_ns = batch.began_ns
-            self.on_due()
         self.counters.batches += 1
         self.counters.bytes_written += len(batch.buffer)
         file_no, offset = batch.place
@@ -453,10 +455,16 @@ class Shard:
                 self._waiting.append(_Waiting((file_no, offset), lsn, batch.since_ns, submission))
             else:
                 self._written.append((lsn, submission))
-        while self._written:
-            lsn, submission = self._written.popleft()
-            self._finish(submission, lsn)
+        if newly_dirty and (not self._waiting or self.pressure > WINDOW_ABOVE):
+            # Otherwise a sync is about to begin anyway.
+            self.on_due()
+        if self._written:
+            self._finish_all(self._take_written())
         self._prepare_ahead()
+
+    def _take_written(self) -> Iterator[tuple[Lsn, Submission]]:
+        while self._written:
+            yield self._written.popleft()
 
     def _measure_pwrite(self, spent_ns: int) -> None:
         """Writes change threads only here, where none is in flight (06 §6.3)."""
@@ -537,12 +545,15 @@ class Shard:
             self._owner.soon(self._sync_waiting)
 
     def _finish_synced(self) -> None:
-        synced = self.log.synced()
+        if self._waiting and self._waiting[0].end <= self.log.synced():
+            self._finish_all(self._take_synced(self.log.synced()))
+
+    def _take_synced(self, synced: tuple[int, int]) -> Iterator[tuple[Lsn, Submission]]:
         while self._waiting and self._waiting[0].end <= synced:
             # What is left, or comes, has a window of its own.
             self._window_ns = None
             waiting = self._waiting.popleft()
-            self._finish(waiting.submission, waiting.lsn)
+            yield waiting.lsn, waiting.submission
 
     def tick(self) -> None:
         """Do what is due by the clock."""
@@ -616,6 +627,22 @@ class Shard:
         error = kind(f"shard {self.key!r}: {cause}")
         error.__cause__ = cause
         return error
+
+    def _finish_all(self, finished: Iterator[tuple[Lsn, Submission]]) -> None:
+        """Finish submissions in turn; whoever owns the shard then publishes them together."""
+        nested = self._finishing
+        try:
+            for lsn, submission in finished:
+                # Until all of it is published, the first is the oldest that is open.
+                if self._finishing is None:
+                    self._finishing = lsn
+                self._pending_bytes -= submission.size
+                self._open -= 1
+                submission.done(lsn)
+            if nested is None:
+                self.on_finished()
+        finally:
+            self._finishing = nested
 
     def _finish(self, submission: Submission, outcome: Lsn | TopicsError) -> None:
         self._pending_bytes -= submission.size

@@ -281,8 +281,8 @@ class Tail:
         self.end += count
         self.records += 1
 
-    def runs(self, lo: int, hi: int) -> Iterator[EntryRun | GapRun]:
-        """What is held of [lo, hi], ascending, at most a block at a time.
+    def runs(self, lo: int, hi: int, most: int = BLOCK_RECORDS) -> Iterator[EntryRun | GapRun]:
+        """What is held of [lo, hi], ascending, at most a block, or `most` entries, at a time.
 
         Marks set meanwhile show in what is still to come; the range itself has to stay in the tail.
         """
@@ -292,7 +292,11 @@ class Tail:
             assert hi <= self.end
             item = self._items[self._index(lo)]
             low, high = lo - item.first, min(hi, _end(item)) + 1 - item.first
-            yield item.copy(low, high) if isinstance(item, _Block) else _part(item, low, high)
+            if isinstance(item, _Block):
+                high = min(high, low + most)
+                yield item.copy(low, high)
+            else:
+                yield _part(item, low, high)
             lo = item.first + high
 
     def live(self, lo: int, hi: int) -> Live:

@@ -1,0 +1,170 @@
+"""From stored frames to the JSON records of an answer [REC-2, REC-3, REC-4]: payload bytes are copied, never parsed.
+
+    {"$seq":31,"$ts":1790000123456,"$node":"dock-7","$tag":"pallet:A19","meta":{"k":1},"data":{"kg":412.5}}
+
+`segment` and `wal` take whole runs: headers are read as one array, each frame is hashed once, each record formatted
+once. Where anything is out of the ordinary they answer None, and the caller decodes frame by frame. Pure functions; any
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from topics.codec import envelope, frame, segment
+from topics.codec.frame import HAS_NODE, HAS_TAG, Buffer
+
+RUN_BYTES_MAX: Final = 16 << 20
+FEW: Final = 8
+_TAIL: Final = np.dtype([("sum", "<u8"), ("deleted", "u1")])
+_DATA_AT: Final = envelope.PLAIN_BYTES - 1
+"""Of the payload within its envelope."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Projection(NamedTuple):
+    """What of a record is wanted besides its seq, instant, node and payload."""
+
+    tags: bool = False
+    metas: bool = True
+
+
+class Stored(Protocol):
+    """A decoded frame."""
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def ts(self) -> int: ...
+
+    @property
+    def node(self) -> bytes | None: ...
+
+    @property
+    def tag(self) -> bytes | None: ...
+
+    @property
+    def data(self) -> bytes: ...
+
+
+def stored(frames: Iterable[Stored], wanted: Projection) -> list[bytes]:
+    """Decoded frames as JSON."""
+    return [_one(one.seq, one.ts, one.node, one.tag if wanted.tags else None, one.data, wanted.metas) for one in frames]
+
+
+def _one(seq: int, ts: int, node: bytes | None, tag: bytes | None, raw: bytes, metas: bool) -> bytes:
+    between = b""
+    if node is not None:
+        between = b',"$node":' + _quoted(node)
+    if tag is not None:
+        between += b',"$tag":' + _quoted(tag)
+    if raw.endswith(b"}}") and b',"m":{' in raw:
+        data, meta = envelope.split(raw)
+        if metas and meta is not None:
+            between += b',"meta":' + meta
+        return b'{"$seq":%d,"$ts":%d%b,"data":%b}' % (seq, ts, between, data)
+    return b'{"$seq":%d,"$ts":%d%b,"data":%b' % (seq, ts, between, raw[_DATA_AT:])
+
+
+@lru_cache(maxsize=4096)
+def _quoted(text: bytes) -> bytes:
+    return _encode(text.decode())
+
+
+def run_of_segment(
+    buffer: Buffer, entries: npt.NDArray[np.void], first_seq: int, mask: int, wanted: Projection
+) -> list[bytes] | None:
+    """Live records in a row of a segment's `.data`, every frame verified [S-173]."""
+    if len(entries) < FEW:
+        return _few(buffer, entries, first_seq, mask, wanted)
+    offsets, sizes = entries["offset"].astype(np.int64), entries["len"].astype(np.int64)
+    start, end = int(offsets[0]), int(offsets[-1] + sizes[-1])
+    if end > len(buffer) or end - start > RUN_BYTES_MAX:
+        return None
+    if int(sizes.min()) < segment.FRAME_BYTES_MIN or (offsets[1:] < offsets[:-1] + sizes[:-1]).any():
+        return None
+    raw = bytes(memoryview(buffer)[start:end])
+    at = offsets - start
+    heads = frame.gather(memoryview(raw), at, segment.HEADER)
+    ends = at + sizes - _TAIL.itemsize
+    tails = frame.gather(memoryview(raw), ends, _TAIL)
+    around = heads["node_len"].astype(np.int64) + heads["tag_len"]
+    fits = (heads["frame_len"] == sizes - 4) & (
+        heads["seq"] == np.arange(first_seq, first_seq + len(at), dtype=np.uint64)
+    )
+    fits &= (around + heads["data_len"] == sizes - segment.FRAME_BYTES_MIN) & (tails["deleted"] == 0)
+    if not fits.all():
+        return None
+    begins, stops = (at + 4).tolist(), ends.tolist()
+    digest = xxh3_64_intdigest
+    for begin, stop, told in zip(begins, stops, (tails["sum"] ^ np.uint64(mask)).tolist(), strict=True):
+        if digest(raw[begin:stop]) != told:
+            return None
+    return _formatted(raw, at + segment.HEADER_BYTES, heads, around, stops, wanted)
+
+
+def _few(
+    buffer: Buffer, entries: npt.NDArray[np.void], first_seq: int, mask: int, wanted: Projection
+) -> list[bytes] | None:
+    """The same frame by frame: arrays do not pay for a handful."""
+    seqs = range(first_seq, first_seq + len(entries))
+    places = zip(seqs, entries["offset"].tolist(), entries["len"].tolist(), strict=True)
+    frames: list[segment.DataFrame] = []
+    for one in segment.decode_sized(buffer, places, mask):
+        if not isinstance(one, segment.DataFrame) or one.deleted:
+            return None
+        frames.append(one)
+    return stored(frames, wanted)
+
+
+def _formatted(
+    raw: bytes,
+    text_at: npt.NDArray[np.int64],
+    heads: npt.NDArray[Any],
+    around: npt.NDArray[np.int64],
+    stops: list[int],
+    wanted: Projection,
+) -> list[bytes] | None:
+    """Records of verified frames in a row; None where a node or tag is not what its flags say."""
+    flags = heads["flags"]
+    named = (flags & np.uint8(HAS_NODE)) != 0
+    tagged = (flags & np.uint8(HAS_TAG)) != 0
+    if (~named & (heads["node_len"] != 0)).any() or (~tagged & (heads["tag_len"] != 0)).any():
+        return None
+    seqs, tss = heads["seq"].tolist(), heads["ts"].tolist()
+    datas = (text_at + around).tolist()
+    if not named.any() and not (wanted.tags and tagged.any()) and b',"m":{' not in raw:
+        return [
+            b'{"$seq":%d,"$ts":%d,"data":%b' % (seq, ts, raw[data + _DATA_AT : stop])
+            for seq, ts, data, stop in zip(seqs, tss, datas, stops, strict=True)
+        ]
+    out: list[bytes] = []
+    texts, tag_lens = text_at.tolist(), heads["tag_len"].tolist()
+    rows = zip(seqs, tss, texts, tag_lens, datas, stops, named.tolist(), tagged.tolist(), strict=True)
+    try:
+        for seq, ts, text, tag_len, data, stop, has_node, has_tag in rows:
+            node = raw[text : data - tag_len] if has_node else None
+            tag = raw[data - tag_len : data] if has_tag and wanted.tags else None
+            out.append(_one(seq, ts, node, tag, raw[data:stop], wanted.metas))
+    except UnicodeDecodeError:
+        return None
+    return out
+
+
+def run_of_wal(raw: bytes, offsets: list[int], wanted: Projection) -> list[bytes] | None:
+    """Records of frames in a row that were encoded here and never left memory: nothing is verified."""
+    at = np.array(offsets, np.int64)
+    heads = frame.gather(memoryview(raw), at, frame.HEADER)
+    around = heads["node_len"].astype(np.int64) + heads["tag_len"]
+    text_at = at + frame.HEADER_BYTES
+    stops = (text_at + around + heads["data_len"]).tolist()
+    return _formatted(raw, text_at, heads, around, stops, wanted)

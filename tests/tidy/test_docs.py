@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,19 @@ def test_every_python_block_of_a_page_runs(path: Path, tmp_path: Path, monkeypat
     """[U-41] In order, in one namespace, in an empty directory."""
     monkeypatch.chdir(tmp_path)
     checks.run_blocks(path.read_text(encoding="utf-8"), checks.relative(path))
+
+
+def test_the_figures_of_the_performance_page_are_those_of_the_stored_run() -> None:
+    """[P-1] Each row has a measured figure, and each measured figure has a row."""
+    stored = set()
+    for path in (checks.ROOT / "docs/data").glob("*.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        assert not result["quick"], path
+        figures = [one for group in result["groups"] for one in group["figures"] if "median" in one]
+        stored |= {tuple(f"{one[key]:.3g}" for key in ("median", "low", "high")) for one in figures}
+    text = (checks.ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"\| ([\d.]+)×? \| ([\d.]+) – ([\d.]+) \|", text))
+    assert told == stored
 
 
 def page(*lines: str) -> str:

@@ -22,6 +22,8 @@ def test_every_benchmark_is_known_and_says_what_it_measures() -> None:
         "engine_commit",
         "engine_memory",
         "engine_recovery",
+        "http_read",
+        "http_write",
         "wal_append",
         "wal_policies",
         "wal_recovery",

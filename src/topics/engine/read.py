@@ -94,11 +94,17 @@ def _nodes(node: object, limits: Limits) -> frozenset[bytes]:
 class Waiting:
     """A long poll that may be called off; a read that does not wait never needs it."""
 
-    __slots__ = ("cancel",)
+    __slots__ = ("ended", "leave")
 
     def __init__(self) -> None:
-        self.cancel: Callable[[], None] = lambda: None
-        """Forget the read: nobody wants its answer."""
+        self.ended = False
+        self.leave: Callable[[], None] = lambda: None
+        """Out of the topic's waiters."""
+
+    def end(self) -> None:
+        """Forget the read, whether it waits already or not yet: nobody wants its answer."""
+        self.ended = True
+        self.leave()
 
 
 def read(
@@ -114,6 +120,8 @@ def _read(
     def go_on() -> None:
         if core.topics.get(topic.id) is not topic:
             done(TopicNotFound(query.name))
+            return
+        if waiting is not None and waiting.ended:
             return
         topic.read_at(core.clock.now_ms())
         result = walk(topic, query, wanted)
@@ -150,12 +158,12 @@ def _wait(
         topic.waiters.pop(key, None)
         done(first)
 
-    def cancel() -> None:
+    def leave() -> None:
         topic.waiters.pop(key, None)
         core.timers.pop(key, None)
 
     if waiting is not None:
-        waiting.cancel = cancel
+        waiting.leave = leave
 
     topic.waiters[key] = woken
     core.timers[key] = (core.clock.monotonic_ns() + query.wait_ms * 1_000_000, late)

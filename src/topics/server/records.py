@@ -214,7 +214,7 @@ def diff(exchange: Exchange) -> None:
     waiting = reading.Waiting()
     reading.read(core, query, done, Projection(asked.include_tags, asked.include_meta), waiting)
     if query.wait_ms and not exchange.answered:
-        exchange.cancel = waiting.cancel
+        exchange.cancel = waiting.end
 
 
 def _page(name: str, result: ReadResult, total_ms: float) -> bytes:

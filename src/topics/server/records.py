@@ -112,15 +112,23 @@ def _prepared(exchange: Exchange) -> Write:
     key = body.idempotency_key
     if key is None:
         key = _header_key(exchange.headers.get(b"idempotency-key"))
-    return Write.prepare(
+    write = Write.prepare(
         name, body.records, exchange.core.limits, node=body.node, idempotency_key=key, producer=body.producer,
         create=body.create, config=body.config,
     )  # fmt: skip
+    if body.config is not None and not _may_configure(exchange):
+        # The topic exists, so nothing is made of the configuration; should it go before its turn comes, this write
+        # must not bring it back with one.
+        return write._replace(config=None, create=False)
+    return write
+
+
+def _may_configure(exchange: Exchange) -> bool:
+    return exchange.key is None or ADMIN in exchange.key.scopes
 
 
 def _check_rights(exchange: Exchange, name: str, body: WriteBody) -> None:
-    key = exchange.key
-    if body.config is not None and key is not None and ADMIN not in key.scopes and name not in exchange.core.names:
+    if body.config is not None and not _may_configure(exchange) and name not in exchange.core.names:
         raise forbidden("creating a topic with a configuration needs the scope admin", {"topic": name})
     if is_system_name(name):
         if name in ("$deletes", "$loss", "$pipelines"):

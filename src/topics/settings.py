@@ -43,7 +43,7 @@ _OFF = frozenset({"0", "false", "off", "no"})
 _DIGITS = re.compile(r"[0-9]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
-_HOST = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9*._-]+")
+_HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|(\*\.)?[A-Za-z0-9._-]+")
 _HOST_PORT = re.compile(r"(\[[^\]]+\]|[^:\[\]]+):([0-9]{1,5})")
 _COLD_SCHEMES = ("s3", "gs", "az", "memory")
 
@@ -150,7 +150,9 @@ def _check_origin(value: str) -> str:
 
 
 def _check_host_name(value: str) -> str:
-    return "" if _HOST.fullmatch(value) else "a comma list of host names without ports"
+    if _HOST.fullmatch(value):
+        return ""
+    return "a comma list of host names without ports; *.example is every name below example, * any name"
 
 
 def _check_url(value: str) -> str:
@@ -177,7 +179,8 @@ class Settings:
     probe_auth: bool = _flag(False, "Health and readiness probes need a valid key.")
     cors_origins: tuple[str, ...] = _words("Origins of web pages that may call the server.", _check_origin)
     allowed_hosts: tuple[str, ...] = _words(
-        "Further `Host` names accepted when bound to loopback without keys.", _check_host_name
+        "Further `Host` names accepted when bound to loopback without keys; `*.example` is every name below `example`.",
+        _check_host_name,
     )
     log_level: str = _choice("info", ("debug", "info", "warning", "error"), "Log verbosity.")
     kernel: str = _choice("auto", ("pure", "native", "auto"), "Which implementation of the hot loops is used.")

@@ -4,7 +4,8 @@ Authorisation, 404 and 405, OpenAPI and the reference page all read these rows. 
 without a handler answers 404 behind its scope check.
 
     {topic} {router}     a name; the key's prefixes apply to it [PFX-1]
-    {id} {wid} {file}    anything else
+    {id} {wid}           anything else
+    {file}               everything that follows, also nothing
 
 Pure; any thread.
 """
@@ -70,6 +71,8 @@ class Route(NamedTuple):
     """No HEAD."""
     early: bool = False
     """Also answered while the log is replayed and while draining."""
+    token: bool = False
+    """`?token=` may stand for the header [API-8]."""
 
 
 def _row(
@@ -90,7 +93,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _row("POST", "/v0/topics/{topic}/ack", WRITE, None, "complete jobs", Body.JSON),
     _row("POST", "/v0/topics/{topic}/nack", WRITE, None, "give jobs back", Body.JSON),
     _row("POST", "/v0/topics/{topic}/extend", WRITE, None, "keep jobs longer", Body.JSON),
-    _row("GET", "/v0/topics/{topic}/work", f"{READ} {WRITE}", None, "stream of jobs", stream=True),
+    _row("GET", "/v0/topics/{topic}/work", f"{READ} {WRITE}", None, "stream of jobs", stream=True, token=True),
     _row("GET", "/v0/topics/{topic}/leases", READ, None, "jobs in flight"),
     _row("GET", "/v0/topics/{topic}/segments", READ, ops.segments, "segment files, for external readers"),
     _row("POST", "/v0/topics/{topic}/stage", WRITE, None, "stage records of a transaction", Body.JSON),
@@ -101,7 +104,16 @@ ROUTES: Final[tuple[Route, ...]] = (
     _row("DELETE", "/v0/routers/{router}", DELETE, None, "delete a router"),
     _row("GET", "/v0/routers", READ, None, "list routers"),
     _row("POST", "/v0/watch", READ, None, "open a watch session", Body.JSON),
-    Route("GET", "/v0/watch/{wid}", frozenset(), None, "stream of a watch session", access=Access.OWN, stream=True),
+    Route(
+        "GET",
+        "/v0/watch/{wid}",
+        frozenset(),
+        None,
+        "stream of a watch session",
+        access=Access.OWN,
+        stream=True,
+        token=True,
+    ),
     _row("GET", "/v0/ws", "", None, "WebSocket", stream=True),
     _row("POST", "/v0/txn/commit", WRITE, None, "commit a transaction", Body.JSON),
     _row("POST", "/v0/txn/abort", WRITE, None, "abort a transaction", Body.JSON),
@@ -139,11 +151,18 @@ class Match(NamedTuple):
     params: Mapping[str, str]
     allow: bytes
     """For `Allow`; empty where the path is unknown."""
+    or_scopes: tuple[frozenset[str], ...] = ()
+    """Any of these is enough as well."""
 
     @property
     def takes_body(self) -> bool:
         """Whether a body is kept."""
         return self.route is not None and self.route.body is not Body.NONE
+
+    @property
+    def takes_token(self) -> bool:
+        """Whether a token may stand in the query."""
+        return self.route is not None and self.route.token
 
     @property
     def early(self) -> bool:
@@ -176,7 +195,7 @@ class _Node:
     __slots__ = ("below", "param", "routes")
 
     def __init__(self) -> None:
-        self.below: dict[bytes, _Node] = {}
+        self.below: dict[str, _Node] = {}
         self.param: tuple[str, _Node] | None = None
         self.routes: dict[str, Route] = {}
 
@@ -191,7 +210,7 @@ def _tree() -> _Node:
                     node.param = (part[1:-1], _Node())
                 node = node.param[1]
             else:
-                node = node.below.setdefault(part.encode(), _Node())
+                node = node.below.setdefault(part, _Node())
         assert route.method not in node.routes
         node.routes[route.method] = route
     return root
@@ -199,6 +218,7 @@ def _tree() -> _Node:
 
 _TREE = _tree()
 REMEMBERED_PATH_BYTES: Final = 512
+REMEMBERED_METHOD_BYTES: Final = 16
 """Longer ones are looked up each time: what a stranger sends must not fill memory."""
 _WRITE_SCOPE = frozenset({WRITE})
 _ADMIN_SCOPE = frozenset({ADMIN})
@@ -207,7 +227,9 @@ _NO_SCOPE: frozenset[str] = frozenset()
 
 def resolve(method: str, path: bytes) -> Match:
     """Find the row of a request; never raises [API-21, API-27]."""
-    return _remembered(method, path) if len(path) <= REMEMBERED_PATH_BYTES else _resolve(method, path)
+    if len(path) <= REMEMBERED_PATH_BYTES and len(method) <= REMEMBERED_METHOD_BYTES:
+        return _remembered(method, path)
+    return _resolve(method, path)
 
 
 @lru_cache(maxsize=4096)
@@ -216,58 +238,74 @@ def _remembered(method: str, path: bytes) -> Match:
 
 
 def _resolve(method: str, path: bytes) -> Match:
-    parts = path.split(b"/")[1:] if path.startswith(b"/") else [path]
-    node: _Node | None = _TREE
-    params: dict[str, str] = {}
-    for part in parts:
-        assert node is not None
-        if part in node.below:
-            node = node.below[part]
-        elif node.param is not None and part:
-            params[node.param[0]] = _decoded(part)
-            node = node.param[1]
-        else:
-            node = None
-            break
-    name = _name_in(parts)
-    if node is None or not node.routes:
-        return Match(None, NOT_FOUND, _scopes_of_unknown(parts), Access.KEY, name, params, b"")
-    route = node.routes.get(method)
-    if route is None and method == "HEAD":
-        route = node.routes.get("GET")
-        if route is not None and route.stream:
-            route = None
+    parts = [_decoded(part) for part in path.split(b"/")[1:]] if path.startswith(b"/") else []
+    node, params = _walk(parts)
+    name, unknown = _name_in(parts), _scopes_of_unknown(parts)
+    offered = {} if node is None else {one.method: one for one in node.routes.values() if one.handler is not None}
+    route = None if node is None else _route(node, method)
     if route is not None:
         missing = NOT_FOUND if route.handler is None else None
         return Match(route, missing, route.scopes, route.access, name, params, b"")
-    allow = _allow(node)
+    if not offered:
+        return Match(None, NOT_FOUND, unknown, Access.KEY, name, params, b"")
+    allow = _allow(offered)
     if method == "OPTIONS":
-        one = node.routes.get("GET") or next(iter(node.routes.values()))
-        return Match(None, None, one.scopes, one.access, name, params, allow)
+        # Whoever may call one of the methods may ask which there are.
+        access = next(iter(offered.values())).access
+        scopes, *others = (one.scopes for one in offered.values())
+        return Match(
+            None, None, scopes, Access.KEY if access is Access.OWN else access, name, params, allow, tuple(others)
+        )
     wrong = Failure(405, "method_not_allowed", f"{method[:32]} is not for this path", headers=((b"allow", allow),))
-    return Match(None, wrong, _scopes_of_unknown(parts), Access.KEY, name, params, allow)
+    return Match(None, wrong, unknown, Access.KEY, name, params, allow)
 
 
-def _allow(node: _Node) -> bytes:
-    methods = set(node.routes)
-    if "GET" in methods and not node.routes["GET"].stream:
+def _walk(parts: list[str]) -> tuple[_Node | None, dict[str, str]]:
+    """Down the tree; None where it ends before the path does."""
+    node = _TREE
+    params: dict[str, str] = {}
+    for at, part in enumerate(parts):
+        if part in node.below:
+            node = node.below[part]
+        elif node.param is not None and node.param[0] == "file":
+            params["file"] = "/".join(parts[at:])
+            return node.param[1], params
+        elif node.param is not None and part:
+            params[node.param[0]] = part
+            node = node.param[1]
+        else:
+            return None, params
+    return node, params
+
+
+def _route(node: _Node, method: str) -> Route | None:
+    """The row of a method; HEAD is a GET of what is no stream [API-21]."""
+    if method != "HEAD":
+        return node.routes.get(method)
+    found = node.routes.get("GET")
+    return None if found is None or found.stream else found
+
+
+def _allow(offered: Mapping[str, Route]) -> bytes:
+    methods = set(offered)
+    if "GET" in methods and not offered["GET"].stream:
         methods.add("HEAD")
     return ", ".join(sorted(methods)).encode()
 
 
-def _name_in(parts: list[bytes]) -> str | None:
+def _name_in(parts: list[str]) -> str | None:
     """The name that the key's prefixes apply to, also on paths that lead nowhere."""
-    if len(parts) >= 3 and parts[0] == b"v0" and parts[1] in (b"topics", b"routers") and parts[2]:
-        return _decoded(parts[2])
+    if len(parts) >= 3 and parts[0] == "v0" and parts[1] in ("topics", "routers") and parts[2]:
+        return parts[2]
     return None
 
 
-def _scopes_of_unknown(parts: list[bytes]) -> frozenset[str]:
+def _scopes_of_unknown(parts: list[str]) -> frozenset[str]:
     """What it takes to be told that there is nothing, or not this method [SCP-4]."""
-    if len(parts) >= 3 and parts[0] == b"v0" and parts[2]:
-        if parts[1] == b"topics":
+    if len(parts) >= 3 and parts[0] == "v0" and parts[2]:
+        if parts[1] == "topics":
             return _WRITE_SCOPE
-        if parts[1] == b"routers":
+        if parts[1] == "routers":
             return _ADMIN_SCOPE
     return _NO_SCOPE
 

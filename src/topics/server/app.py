@@ -18,7 +18,7 @@ from topics.engine.engine import Engine
 from topics.server import browser, failure
 from topics.server.exchange import Carrier, Exchange, Head
 from topics.server.failure import Failure, Refused
-from topics.server.keys import Key, KeyRing
+from topics.server.keys import Key, KeyRing, presented
 from topics.server.routes import Access, Match, resolve
 from topics.settings import Loaded
 
@@ -92,10 +92,10 @@ class App:
     def _check_head(self, exchange: Exchange, head: Head, match: Match) -> Failure | None:
         headers = head.headers
         public = match.access in (Access.OPEN, Access.PROBE)
-        verdict = browser.judge(self.policy, head.method, headers, public=public)
+        verdict = browser.judge(self.policy, head.method, headers, public=public, has_keys=bool(self.keys.keys))
+        exchange.cors = verdict.cors
         if verdict.failure is not None:
             return verdict.failure
-        exchange.cors = verdict.cors
         if verdict.preflight:
             exchange.match = _PREFLIGHT
             return None
@@ -121,27 +121,19 @@ class App:
             return None
         if match.access is Access.PROBE and not self.settings.probe_auth:
             return None
-        key = self._key_of(headers.get(b"authorization"))
+        # Also without a token: how long it takes tells nothing.
+        key = self.keys.find(presented(headers.get(b"authorization"), exchange.query if match.takes_token else b""))
         if key is None:
             return failure.UNAUTHORIZED
         most = self.settings.max_inflight_per_key
-        if most and key.inflight >= most:
+        if most and key.usage.inflight >= most:
             return failure.limit("max_inflight_per_key", most)
-        key.inflight += 1
-        exchange.key = key
-        exchange.hold_slot()
-        if not match.scopes <= key.scopes:
+        exchange.hold_slot(key)
+        if not match.scopes <= key.scopes and not any(scopes <= key.scopes for scopes in match.or_scopes):
             return Failure(403, "forbidden", f"the key lacks the scope {', '.join(sorted(match.scopes - key.scopes))}")
         if match.name is not None and not key.permits(match.name):
             return Failure(403, "forbidden", "the key does not permit this name")
         return None
-
-    def _key_of(self, authorization: bytes | None) -> Key | None:
-        scheme, _, token = (authorization or b"").partition(b" ")
-        if scheme.lower() != b"bearer":
-            token = b""
-        # Also without a token: how long it takes tells nothing.
-        return self.keys.find(token.strip())
 
     def _check_body_headers(self, exchange: Exchange, head: Head, match: Match) -> Failure | None:
         if not match.takes_body:

@@ -50,8 +50,11 @@ class Head(NamedTuple):
 class Carrier(Protocol):
     """What an exchange needs of the connection or stream it came by."""
 
-    def send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> None:
-        """The whole answer; called once."""
+    def send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> bool | None:
+        """The whole answer; called once.
+
+        False: a part of it waits for the client. The carrier calls `release` of the exchange when it has gone.
+        """
         ...
 
 
@@ -115,9 +118,18 @@ class Exchange:
 
     # -- from the carrier --------------------------------------------------------------------------------------------
 
-    def hold_slot(self) -> None:
+    def hold_slot(self, key: Key) -> None:
         """An in-flight slot of the key is this exchange's until its answer is handed over [RES-7]."""
+        self.key = key
         self._slot = True
+        key.usage.inflight += 1
+
+    def release(self) -> None:
+        """The last byte of the answer is with the transport, or nobody wants it; again is fine."""
+        if self._slot:
+            self._slot = False
+            assert self.key is not None
+            self.key.usage.inflight -= 1
 
     def refuse(self, why: Failure) -> None:
         """Nothing will be executed. Answered at once, or when a short body has been read to its end."""
@@ -210,6 +222,7 @@ class Exchange:
         """The client is gone. What was staged stays staged; what only waits, ends [API-23, R-6]."""
         self.abandoned = True
         if self.answered:
+            self.release()
             return
         if self.cancel is not None:
             self.cancel()
@@ -217,6 +230,7 @@ class Exchange:
             return
         self.answered = True
         self._finish()
+        self.release()
 
     # -- from handlers -----------------------------------------------------------------------------------------------
 
@@ -280,18 +294,14 @@ class Exchange:
         self.answered = True
         if self.cors:
             headers = _merged(headers, self.cors)
-        if not self.abandoned:
-            self._carrier.send(status, headers, content_type, body)
         self._finish()
+        if self.abandoned or self._carrier.send(status, headers, content_type, body) is not False:
+            self.release()
 
     def _finish(self) -> None:
         self.cancel = None
         if self.size:
             self._drop_body()
-        if self._slot:
-            self._slot = False
-            assert self.key is not None
-            self.key.inflight -= 1
 
 
 class _Inflate:

@@ -332,6 +332,8 @@ class Http1:
             self._linger()
         elif self._current is one:
             self._current = None
+            if one.exchange is not None:
+                one.exchange.release()  # before the next request of this connection asks for the slot
             self._answered(one, keep=keep)
             self._advance()
 

@@ -1,10 +1,10 @@
 """API keys: who may do what under which names (09 §1, §2).
 
     entry     secret[:scopes[:prefixes]]      scopes `read+write`, prefixes `plant3:|shared.`
-    Key       digest, scopes, prefixes, and how many of its requests are in flight
+    Key       digest, scopes, prefixes, and the use of it: requests in flight, open streams
 
 Only digests are kept [KEY-5]. A token is compared with every digest, in constant time and without leaving early
-[KEY-6]. Pure, but for `read_file`; the ring is replaced whole on SIGHUP. Event loop only.
+[KEY-6]. The ring is replaced whole on SIGHUP; what its keys have in use goes on counting. Event loop only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from topics.errors import SettingsError
 
@@ -36,17 +37,26 @@ _TOKENS: Final[dict[str, frozenset[str]]] = {
 }
 
 
+class Usage:
+    """What a key has in use now. It outlives rings: what began before keys were read anew still ends [RES-3]."""
+
+    __slots__ = ("inflight", "streams")
+
+    def __init__(self) -> None:
+        self.inflight = 0
+        self.streams = 0
+
+
 class Key:
     """One key. Identity is its digest [KEY-7]."""
 
-    __slots__ = ("digest", "inflight", "prefixes", "scopes", "streams")
+    __slots__ = ("digest", "prefixes", "scopes", "usage")
 
-    def __init__(self, digest: bytes, scopes: frozenset[str], prefixes: tuple[str, ...]) -> None:
+    def __init__(self, digest: bytes, scopes: frozenset[str], prefixes: tuple[str, ...], usage: Usage) -> None:
         self.digest = digest
         self.scopes = scopes
         self.prefixes = prefixes
-        self.inflight = 0
-        self.streams = 0
+        self.usage = usage
 
     def permits(self, name: str) -> bool:
         """Whether a name begins with one of its prefixes [KEY-3]."""
@@ -60,24 +70,24 @@ class Entry(NamedTuple):
     scopes: frozenset[str]
     prefixes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        # The digest is never logged [KEY-7].
+        return f"Entry(scopes={sorted(self.scopes)}, prefixes={self.prefixes})"
+
 
 class KeyRing:
     """All keys in force; none means that everybody may do everything [KEY-8]."""
 
     def __init__(self, entries: Iterable[Entry] = (), before: KeyRing | None = None) -> None:
         last = {entry.digest: entry for entry in entries}
-        self.keys = [Key(*entry) for entry in last.values()]
-        for key in self.keys:
-            # Requests of a key that stays are still in flight.
-            old = before._of(key.digest) if before is not None else None
-            if old is not None:
-                key.inflight, key.streams = old.inflight, old.streams
+        self._usage: dict[bytes, Usage] = {}
+        if before is not None:
+            # Also of keys that are gone: one that comes back has what it had, less what has ended since.
+            self._usage = {digest: one for digest, one in before._usage.items() if one.inflight or one.streams}
+        self.keys = [Key(*entry, self._usage.setdefault(entry.digest, Usage())) for entry in last.values()]
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    def _of(self, digest: bytes) -> Key | None:
-        return next((key for key in self.keys if key.digest == digest), None)
 
     def find(self, token: bytes) -> Key | None:
         """The key of a token; takes the same time whichever it is, or none."""
@@ -87,6 +97,25 @@ class KeyRing:
             if hmac.compare_digest(key.digest, digest):
                 found = key
         return found
+
+
+def presented(authorization: bytes | None, query: bytes = b"") -> bytes:
+    """The token of a request, empty without one: `Bearer <token>`, else the first `token` of a query [API-7, API-8].
+
+    `query` is given only where a token may stand in it. A header wins, whatever is in it.
+    """
+    if authorization is not None:
+        scheme, _, token = authorization.partition(b" ")
+        return token.strip(b" \t") if scheme.lower() == b"bearer" else b""
+    for pair in query.split(b"&") if query else ():
+        name, _, value = pair.partition(b"=")
+        if _form_decoded(name) == b"token":
+            return _form_decoded(value)
+    return b""
+
+
+def _form_decoded(text: bytes) -> bytes:
+    return unquote_to_bytes(text.replace(b"+", b" "))
 
 
 def parse(text: str, variable: str = "TOPICS_API_KEYS") -> list[Entry]:

@@ -9,6 +9,7 @@ Event loop only, but for recovery and closing, which run on a thread of their ow
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import ssl
 from collections.abc import Callable
@@ -45,13 +46,13 @@ class Server:
         config: EngineConfig | None = None,
         most_connections: int | None = None,
     ) -> None:
-        settings = loaded.settings
+        # The ring has the digests; nothing keeps the secrets [KEY-5].
+        settings = dataclasses.replace(loaded.settings, api_keys=None)
+        loaded = loaded._replace(settings=settings)
         self._clock = clock
         self._fs = fs
-        self._config = config or EngineConfig.of(settings)
-        policy = Policy.of(
-            settings.cors_origins, settings.allowed_hosts, settings.bind[0], guarded=loopback and not len(keys)
-        )
+        self._config = dataclasses.replace(config or EngineConfig.of(settings), api_keys=None)
+        policy = Policy.of(settings.cors_origins, settings.allowed_hosts, settings.bind[0], loopback=loopback)
         self.app = App(loaded, keys, clock or SystemClock(), policy)
         self.connections = Connections(
             self.app, settings.max_connections if most_connections is None else most_connections

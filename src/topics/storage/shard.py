@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import logging
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from topics.clock import Clock
 from topics.codec import control, frame
@@ -62,6 +62,8 @@ SLOW_PWRITE_NS = 1_000_000
 FAST_PWRITE_NS = 500_000
 WINDOW_ABOVE = 0.4
 GC_MAX_NS = 10_000_000
+SYNC_BOUNDS_US: Final = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
+"""Upper bounds of the buckets that syncs are counted in by how long they took; one more for the rest (06 §21)."""
 
 
 class Lsn(NamedTuple):
@@ -117,13 +119,27 @@ def commit_slice_ns(pressure: float) -> int:
 
 
 class Counters:
-    """What a shard counts for the metrics of 06 §21. Owner only."""
+    """What a shard counts for the metrics of 06 §21. Owner only, but for syncs: whoever did one counts it."""
 
-    __slots__ = ("batches", "bytes_written", "frames", "fsyncs", "queue_peak", "refused", "rotations")
+    __slots__ = ("batches", "bytes_written", "frames", "queue_peak", "refused", "rotations", "sync_us", "syncs_within")
 
     def __init__(self) -> None:
-        self.frames = self.batches = self.bytes_written = self.fsyncs = self.rotations = 0
+        self.frames = self.batches = self.bytes_written = self.rotations = 0
         self.queue_peak = self.refused = 0
+        self.syncs_within = [0] * (len(SYNC_BOUNDS_US) + 1)
+        """Syncs by bucket, each in one."""
+        self.sync_us = 0
+        """Time spent in all of them."""
+
+    @property
+    def fsyncs(self) -> int:
+        """Syncs of the log's files while they are written."""
+        return sum(self.syncs_within)
+
+    def note_sync(self, took_us: int) -> None:
+        """Count one; at most one runs at a time [S-74]."""
+        self.sync_us += took_us
+        self.syncs_within[bisect_left(SYNC_BOUNDS_US, took_us)] += 1
 
 
 class Shard:
@@ -319,6 +335,10 @@ class Shard:
         elif self._queue:
             places.append(self._end())
         return min(places, default=None)
+
+    def is_synced(self, file_no: int, offset: int) -> bool:
+        """Whether what was written at a place of this group is durable; recovery made all of earlier runs so [S-88]."""
+        return file_no < self._first_file or (file_no, offset) < self.log.synced()
 
     def done_pos(self) -> Lsn:
         """Everything before it is finished [S-77]; what the frames of earlier runs say was applied by recovery."""
@@ -767,8 +787,8 @@ class _Observer:
 
     def synced(self, id: int, ms: float) -> None:
         shard = self._shard
-        shard.counters.fsyncs += 1
         spent = int(ms * 1e6)
+        shard.counters.note_sync(spent // 1000)
         shard._sync_ewma_ns = spent if not shard._sync_ewma_ns else (7 * shard._sync_ewma_ns + spent) // 8
         shard._synced_at_ns = shard._clock.monotonic_ns()
 

@@ -20,7 +20,7 @@ from topics.errors import (
     WalFull,
 )
 from topics.storage import shard as shards
-from topics.storage.shard import Lsn
+from topics.storage.shard import SYNC_BOUNDS_US, Counters, Lsn
 from topics.testing import PowerLoss
 from topics.testing.simfs import STYLES
 
@@ -541,6 +541,24 @@ def test_counters_count(run: kit.Run) -> None:
     counters = run.shard.counters
     assert (counters.frames, counters.batches, counters.bytes_written) == (7, 2, 7 * 64)
     assert (counters.queue_peak, counters.fsyncs, counters.rotations) == (3, 1, 0)
+
+
+def test_a_sync_is_counted_in_the_first_bucket_whose_bound_it_does_not_exceed() -> None:
+    """MET-5: every sync is in exactly one bucket, so that `_count` is the number of syncs."""
+    counters = Counters()
+    for took_us in (0, 50, 51, 100, 100_000, 100_001, 10**9):
+        counters.note_sync(took_us)
+    assert counters.syncs_within == [2, 2, 0, 0, 0, 0, 0, 0, 1, 2]
+    assert counters.fsyncs == 7
+    assert counters.sync_us == 201 + 200_001 + 10**9
+
+
+def test_a_slow_sync_is_counted_by_how_long_it_took(run: kit.Run) -> None:
+    """06 §21: the time is that of the sync itself, by the shard's clock."""
+    run.disk.sim.before = lambda call: run.disk.clock.advance(7) if call[0] == "fdatasync" else None
+    run.put(durable=True)
+    assert run.shard.counters.syncs_within[SYNC_BOUNDS_US.index(10_000)] == 1
+    assert run.shard.counters.sync_us == 7000
 
 
 def test_written_bytes_are_synced_after_10_ms(run: kit.Run) -> None:

@@ -258,6 +258,8 @@ class Checkpointer:
         self._snapshots = snapshots
         self._running = False
         self._asked: list[tuple[Asked, bool, bool, bool]] = []
+        self._wanted: set[int] = set()
+        """Topics that the next run takes whether or not they are due."""
         self._began_ns = 0
 
     def ask(self, done: Asked, *, full: bool, snapshot: bool, final: bool = False) -> None:
@@ -268,6 +270,11 @@ class Checkpointer:
         self._asked.append((done, full, snapshot, final))
         if not self._running:
             self._core.owner.soon(self._begin_asked)
+
+    def bring_in(self, topic_id: int, done: Asked) -> None:
+        """Run a checkpoint that takes this topic: what is marked deleted in its segments is so on disk, too."""
+        self._wanted.add(topic_id)
+        self.ask(done, full=False, snapshot=False)
 
     def tick(self) -> None:
         """The regular run, if none is under way."""
@@ -323,6 +330,7 @@ class Checkpointer:
         assert core.wal is not None
         jobs = []
         ids = list(core.topics) if full else list(core.unsealed)
+        wanted, self._wanted = self._wanted, set()
         totals = core.totals
         totals.tail_records = sum(topic.index.tail.records for topic in core.topics.values())
         totals.tail_bytes = sum(topic.index.tail.nbytes for topic in core.topics.values())
@@ -339,7 +347,7 @@ class Checkpointer:
             try:
                 topic.mark_again()
                 reclaim.explain_dead_prefix(topic)
-                if self._selected(topic, now, full):
+                if self._selected(topic, now, full or id in wanted):
                     jobs.append(_Job(topic, now, self._durable_floor(topic)))
             except OSError as error:
                 result.trouble.append(f"topic {topic.name!r}: {error}")
@@ -509,6 +517,7 @@ class Checkpointer:
                 core.totals.tail_bytes -= job.nbytes
                 core.logged = True
                 result.sealed += job.commit()
+                core.holes[2] += job.lost if job.topic.told else 0
                 core.producers.checkpointed(job.topic.id, job.topic.index.ckpt_seq)
             else:
                 why = job.error or "its mark could not be logged"

@@ -109,6 +109,8 @@ class Core:
         self.failed_syncs: set[FailedSync] = set()
         """Runs and groups whose page cache cannot be believed."""
         self.corrupt = 0
+        self.holes = {1: 0, 2: 0, 3: 0}
+        """Seqs that became holes since the start, by stored reason."""
         self.orphan_dirs = 0
         self.dropped_segments = 0
         self.timers: dict[object, tuple[int, Callable[[], None]]] = {}

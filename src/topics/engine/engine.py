@@ -26,11 +26,12 @@ from topics.codec import control, frame
 from topics.engine import append as appending
 from topics.engine import delete as deleting
 from topics.engine import lifecycle, recover, retention
+from topics.engine import plan as planning
 from topics.engine import read as reading
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
 from topics.engine.config import EngineConfig
 from topics.engine.core import Core, Outcome
-from topics.engine.metrics import collect
+from topics.engine.metrics import Sweep
 from topics.engine.reclaim import Rewriter
 from topics.engine.records import Given
 from topics.engine.settle import ReadyMark
@@ -208,6 +209,9 @@ class Engine:
         recovery.run()
         gaps = tuple(ToldGap(one.topic.name, one.first, one.last, one.reason) for one in recovery.decided)
         self.recovered = RecoveryReport(gaps, recovery.skipped)
+        for one in gaps:
+            if one.reason:
+                core.holes[one.reason] += one.last - one.first + 1
         recover.mend(core, found)
         lock.write(core.run)
         self._tidy(recovery.deleted)
@@ -371,6 +375,15 @@ class Engine:
         with self._owner:
             return iter(sorted(name for name in self._core.names if name.startswith(prefix)))
 
+    def plan(self, name: str, asked: planning.Range | None = None) -> planning.Plan:
+        """Which files hold a topic, for a reader that opens them itself [A-8]."""
+        return self._call(lambda done: self.begin_plan(name, asked or planning.Range(), done))  # type: ignore[no-any-return]
+
+    def begin_plan(self, name: str, asked: planning.Range, done: Outcome) -> None:
+        """The same on the loop."""
+        bring_in = None if self._checkpointer is None else self._checkpointer.bring_in
+        planning.plan(self._core, name, asked, bring_in, done)
+
     def checkpoint(self, full: bool = False) -> CheckpointResult:
         """Bring tails into segments; full: everything acknowledged before, and a snapshot behind it [A-15]."""
         return self._call(lambda done: self._checkpoint(full, snapshot=False, done=done))  # type: ignore[no-any-return]
@@ -389,10 +402,17 @@ class Engine:
             self._checkpointer.ask(done, full=full, snapshot=snapshot)
 
     def metrics(self) -> dict[str, float]:
-        """Counters and gauges under the names of 06 §21."""
+        """Counters and gauges under the names of 06 §21; where there are labels, their sum."""
         self._check()
         with self._owner:
-            return collect(self._core, self._checkpointer, self._snapshots, self._progress)
+            sweep = self.begin_metrics()
+            while not sweep.step():
+                pass
+            return sweep.found.flat()
+
+    def begin_metrics(self) -> Sweep:
+        """On the owner: everything there is to count, in steps that are short."""
+        return Sweep(self._core, self._checkpointer, self._snapshots, self._progress)
 
     def health(self) -> Health:
         """Whether writes are taken, and how far recovery is."""

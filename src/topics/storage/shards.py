@@ -111,6 +111,12 @@ class Shards:
         file = self.files.file(reference)
         return file.group, file.file_no, offset
 
+    def is_synced(self, location: int) -> bool:
+        """Whether the frame at a location is durable; groups that are no longer written are."""
+        group, file_no, offset = self.place(location)
+        shard = self._by_key.get(group)
+        return shard is None or shard.is_synced(file_no, offset)
+
     def start_before(self, group: str, file_no: int, offset: int) -> int:
         """The start of a submission at or below an offset: positions are never inside one [S-192]."""
         starts = self._starts.get(group, {}).get(file_no)

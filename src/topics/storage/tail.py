@@ -25,7 +25,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -298,6 +298,18 @@ class Tail:
             else:
                 yield _part(item, low, high)
             lo = item.first + high
+
+    def kept_through(self, is_kept: Callable[[int], bool]) -> int:
+        """The highest seq whose location, and those of all before it, are kept; `first - 1` if not even the first is.
+
+        Seqs lie in the log in their order, so what is kept comes first.
+        """
+        seqs = range(self.first, self.end + 1)
+        return self.first - 1 + bisect_left(seqs, True, key=lambda seq: not is_kept(self._location(seq)))
+
+    def _location(self, seq: int) -> int:
+        item = self._items[self._index(seq)]
+        return item.locations[seq - item.first] if isinstance(item, _Block) else item.location
 
     def live(self, lo: int, hi: int) -> Live:
         """Live records in [lo, hi] and their accounted bytes [S-157]."""

@@ -375,9 +375,12 @@ class Engine:
         with self._owner:
             return iter(sorted(name for name in self._core.names if name.startswith(prefix)))
 
-    def plan(self, name: str, asked: planning.Range | None = None) -> planning.Plan:
+    def plan(
+        self, name: str, from_seq: int = 0, to_seq: int = paths.U64_MAX, *, limit: int = planning.SEGMENTS_MAX
+    ) -> planning.Plan:
         """Which files hold a topic, for a reader that opens them itself [A-8]."""
-        return self._call(lambda done: self.begin_plan(name, asked or planning.Range(), done))  # type: ignore[no-any-return]
+        asked = planning.Range(from_seq, to_seq, limit)
+        return self._call(lambda done: self.begin_plan(name, asked, done))  # type: ignore[no-any-return]
 
     def begin_plan(self, name: str, asked: planning.Range, done: Outcome) -> None:
         """The same on the loop."""

@@ -1,24 +1,155 @@
-"""Handlers for operators: health, readiness, metrics, settings, checkpoint, segments, OpenAPI (02 §7, 00 A-8, A-15)."""
+"""Handlers for operators: health, readiness, metrics, settings, checkpoint, segments, OpenAPI (02 §7, 00 A-8, A-15).
+
+Event loop only. What takes long is done in steps or aside: metrics of many topics, the pages of a plan.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
-from typing import Any
+import re
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
 
 import topics
-from topics.server import failure, wire
+from topics.engine import plan as planning
+from topics.engine.checkpoint import CheckpointResult
+from topics.engine.metrics import Collected
+from topics.errors import TopicsError
+from topics.model import SYSTEM_TOPICS, Durability
+from topics.server import failure, metrics, wire
+from topics.server.describe import U64, about
 from topics.server.exchange import Exchange
-from topics.settings import SERVER_TABLE
+from topics.server.topics import name_of
+from topics.settings import SERVER_TABLE, Setting
 
-KERNEL = "pure"
+KERNEL: Final = "pure"
+ASIDE_SERIES: Final = 200
+"""Topics, or segments, from which on an answer is put together aside [P-10]."""
+_USER_INFO = re.compile(r"(?<=://)[^/?#@]*@")
+_SECRET_PARAMETER = re.compile(r"(?i)(?<=[?&])([^=&#]*(?:key|secret|token|password|signature)[^=&#]*=)[^&#]*")
+
+
+class HealthAnswer(msgspec.Struct):
+    """The process is alive."""
+
+    status: Literal["ok"]
+    version: Annotated[str, about("of the server")]
+    kernel: Literal["pure", "native"]
+    uptime_ms: Annotated[int, about("since the process began to serve", U64)]
+
+
+class ReadyAnswer(msgspec.Struct):
+    """The server takes requests."""
+
+    status: Literal["ready"]
+    wal_replay_complete: Literal[True]
+    topics: Annotated[int, about("topics there are", U64)]
+
+
+class SettingAnswer(msgspec.Struct):
+    """A setting in force."""
+
+    name: str
+    value: Annotated[Any, about("null for secrets, and where nothing is set")]
+    source: Literal["default", "environment", "flag"]
+
+
+class KeyAnswer(msgspec.Struct):
+    """What a key may do; never the key."""
+
+    scopes: list[str]
+    prefixes: Annotated[list[str], about("none means every name")]
+
+
+class Build(msgspec.Struct):
+    """What runs."""
+
+    version: str
+    kernel: Literal["pure", "native"]
+    python: str
+
+
+class SettingsAnswer(msgspec.Struct):
+    """Settings in force."""
+
+    settings: list[SettingAnswer]
+    keys: list[KeyAnswer]
+    build: Build
+    performance: wire.Performance
+
+
+class CheckpointAnswer(msgspec.Struct):
+    """Everything acknowledged before the call lies in segment files."""
+
+    topics: Annotated[int, about("topics that are complete there", U64)]
+    sealed: Annotated[int, about("segments that it sealed", U64)]
+    performance: wire.Performance
+
+
+class FloorsAnswer(msgspec.Struct):
+    """The first seq that each kind of removal has left."""
+
+    cap: Annotated[int, about("by caps", U64)]
+    ttl: Annotated[int, about("by age", U64)]
+    deleted_below: Annotated[int, about("by deletes of everything before a seq", U64)]
+
+
+class SegmentAnswer(msgspec.Struct):
+    """One segment and its files."""
+
+    first_seq: Annotated[int, about("first seq it holds", U64)]
+    last_seq: Annotated[int, about("last seq it holds", U64)]
+    records: Annotated[int, about("live records", U64)]
+    bytes: Annotated[int, about("of its data file", U64)]
+    min_ts: Annotated[int, about("lowest `$ts`, live or not", U64)]
+    max_ts: Annotated[int, about("highest `$ts`, live or not", U64)]
+    tier: Literal["hot", "cold"]
+    path: Annotated[str, about("of the data file; of its `.idx` where there is no data")]
+    generation: Annotated[int, about("of the data file; grows when it is rewritten", U64)]
+    sealed: Annotated[bool, about("whether it never grows again")]
+    gap: Annotated[
+        Literal["deleted", "source_trim", "corrupt", "crash"] | None,
+        about("why none of its seqs is there; null for a segment with records"),
+    ]
+    version: Annotated[str, about("another one whenever anything of this segment changes")]
+    pending: Annotated[
+        list[tuple[int, int]] | msgspec.UnsetType,
+        about("seqs from-to that are deleted although the `.idx` does not show it; absent when there are none"),
+    ] = msgspec.UNSET
+
+
+class SegmentsAnswer(msgspec.Struct, rename={"durability": "class"}):
+    """A topic's files at one instant."""
+
+    topic: str
+    id: Annotated[int, about("of this instance of the topic", U64)]
+    epoch: Annotated[int, about("of this instance of the topic", U64)]
+    store: Annotated[str | None, about("the id in `data_dir/meta/STORE`; other files are not these")]
+    data_dir: Annotated[str | None, about("where the store lies on the server's machine")]
+    cold: Annotated[str | None, about("root of the cold tier, without credentials")]
+    durability: Annotated[Durability, about("the topic's durability class")]
+    now_ms: Annotated[int, about("the instant that retention was applied for", U64)]
+    head_seq: Annotated[int, about("highest seq", U64)]
+    durable_seq: Annotated[int, about("no crash takes back anything up to it; 0 for `ephemeral`", U64)]
+    ckpt_seq: Annotated[int, about("segments hold everything up to it; behind it, read through the API", U64)]
+    earliest_seq: Annotated[int, about("lowest live seq, one above the head without any", U64)]
+    floors: FloorsAnswer
+    segments: list[SegmentAnswer]
+    next_seq: Annotated[int | None, about("`from_seq` of the next page, null on the last", U64)]
+    version: Annotated[str, about("another one whenever anything but `head_seq` and `durable_seq` changes")]
+    performance: wire.Performance
+
+
+# -- probes ----------------------------------------------------------------------------------------------------------
 
 
 def health(exchange: Exchange) -> None:
     """`GET /v0/health` [HLT-1]."""
     app = exchange.app
     uptime_ms = (app.clock.monotonic_ns() - app.started_ns) // 1_000_000
-    told = {"status": "ok", "version": topics.__version__, "kernel": KERNEL, "uptime_ms": uptime_ms}
-    exchange.reply(200, wire.encode(told))
+    exchange.reply(200, wire.encode(HealthAnswer("ok", topics.__version__, KERNEL, uptime_ms)))
 
 
 def ready(exchange: Exchange) -> None:
@@ -28,58 +159,163 @@ def ready(exchange: Exchange) -> None:
         raise failure.Refused(failure.SHUTTING_DOWN)
     if app.engine is None:
         raise failure.Refused(failure.replaying(app.progress))
-    found = app.engine.health()
-    if found.state == "read_only":
-        raise failure.Refused(failure.not_ready("read_only", "a failed write latched a part of the log", 30))
-    if found.state == "full":
-        raise failure.Refused(failure.not_ready("full", "the disk has no space for more records", 5))
-    count = len(exchange.core.topics)
-    exchange.reply(200, wire.encode({"status": "ready", "wal_replay_complete": True, "topics": count}))
+    unwell = _unwell(exchange)
+    if unwell is not None:
+        raise failure.Refused(unwell)
+    exchange.reply(200, wire.encode(ReadyAnswer("ready", True, _topics(exchange))))
+
+
+def _unwell(exchange: Exchange) -> failure.Failure | None:
+    """The state of a log that does not take writes (06 §21)."""
+    assert exchange.app.engine is not None
+    state = exchange.app.engine.health().state
+    if state == "read_only":
+        return failure.not_ready("read_only", "a failed write latched a part of the log", 30)
+    if state == "full":
+        return failure.not_ready("full", "the disk has no space for more records", 5)
+    return None
+
+
+def _topics(exchange: Exchange) -> int:
+    """How many there are; the server's own do not count [A-14]."""
+    names = exchange.core.names
+    return len(names) - sum(name in names for name in SYSTEM_TOPICS)
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
 
 
 def settings(exchange: Exchange) -> None:
     """`GET /v0/settings` [SET-1]."""
     app = exchange.app
-    rows: list[dict[str, Any]] = []
-    for row in SERVER_TABLE:
-        value = getattr(app.settings, row.field)
-        if row.kind == "secret":
-            value = None
-        source = "environment" if row.name in app.loaded.given else "default"
-        rows.append({"name": row.name, "value": value, "source": source})
+    given = app.loaded.given
     told = {
-        "settings": rows,
-        "keys": [{"scopes": sorted(key.scopes), "prefixes": key.prefixes} for key in app.keys.keys],
-        "build": {"version": topics.__version__, "kernel": KERNEL, "python": platform.python_version()},
+        "settings": [
+            SettingAnswer(row.name, _shown(row, getattr(app.settings, row.field)), _source(row.name in given))
+            for row in SERVER_TABLE
+        ],
+        "keys": [KeyAnswer(sorted(key.scopes), list(key.prefixes)) for key in app.keys.keys],
+        "build": Build(topics.__version__, KERNEL, platform.python_version()),
     }
     exchange.reply(200, wire.timed(wire.encode(told), exchange.elapsed_ms()))
 
 
-def checkpoint(exchange: Exchange) -> None:
-    """`POST /v0/checkpoint` [A-15]."""
-    assert exchange.app.engine is not None
-    total = len(exchange.core.topics)
+def _source(given: bool) -> Literal["default", "environment"]:
+    return "environment" if given else "default"
 
-    def done(outcome: Any) -> None:
-        if isinstance(outcome, Exception):
-            exchange.fail(outcome)
+
+def _shown(row: Setting, value: Any) -> Any:
+    """Without secrets: keys are not shown at all, nor credentials within a URL."""
+    if row.kind == "secret":
+        return None
+    if isinstance(value, str) and "://" in value:
+        return _SECRET_PARAMETER.sub(r"\1***", _USER_INFO.sub("", value))
+    return value
+
+
+# -- checkpoint ------------------------------------------------------------------------------------------------------
+
+
+def checkpoint(exchange: Exchange) -> None:
+    """`POST /v0/checkpoint` [A-15]; calls that come while one runs share the next."""
+    assert exchange.app.engine is not None
+
+    def done(outcome: CheckpointResult | TopicsError) -> None:
+        if isinstance(outcome, TopicsError):
+            unwell = _unwell(exchange) if exchange.app.engine is not None else None
+            exchange.fail(outcome if unwell is None else failure.Refused(unwell))
             return
-        body = wire.encode({"topics": total, "sealed": outcome.sealed})
+        body = wire.encode({"topics": _topics(exchange), "sealed": outcome.sealed})
         exchange.reply(200, wire.timed(body, exchange.elapsed_ms()))
 
     exchange.app.engine.begin_checkpoint(done)
 
 
-def metrics(exchange: Exchange) -> None:
-    """`GET /v0/metrics` (02 §7.3)."""
-    raise failure.Refused(failure.NOT_FOUND)
+# -- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def show_metrics(exchange: Exchange) -> None:
+    """`GET /v0/metrics` (02 §7.3), also while recovering [MET-1]."""
+    engine = exchange.app.engine
+    if engine is None:
+        _tell_metrics(exchange, Collected())
+        return
+    sweep, soon = engine.begin_metrics(), exchange.core.owner.soon
+
+    def step() -> None:
+        if sweep.step():
+            _tell_metrics(exchange, sweep.found)
+        else:
+            soon(step)
+
+    step()
+
+
+def _tell_metrics(exchange: Exchange, collected: Collected) -> None:
+    app = exchange.app
+    is_ready = app.engine is not None and not app.draining and app.engine.health().ready
+    found = metrics.Gathered(app, collected, ready=is_ready)
+    if b"application/json" in exchange.headers.get(b"accept", b"").lower():
+        exchange.reply(200, wire.encode(metrics.snapshot(found)))
+    elif len(collected.labelled["topics_topic_head_seq"]) < ASIDE_SERIES:
+        exchange.reply(200, metrics.text(found), metrics.TEXT)
+    else:
+        app.aside(lambda: metrics.text(found), lambda text: exchange.reply(200, text, metrics.TEXT))
+
+
+# -- segments --------------------------------------------------------------------------------------------------------
 
 
 def segments(exchange: Exchange) -> None:
     """`GET /v0/topics/{topic}/segments` [A-8]."""
-    raise failure.Refused(failure.NOT_FOUND)
+    query = exchange.params()
+    most = planning.SEGMENTS_MAX
+    asked = planning.Range(
+        wire.number(query, "from_seq", 0),
+        wire.number(query, "to_seq", planning.Range().to_seq),
+        min(wire.number(query, "limit", most) or most, most),
+    )
+    data_dir = os.path.abspath(exchange.core.dir) if exchange.core.dir else None
+
+    def done(outcome: planning.Plan | Exception) -> None:
+        if isinstance(outcome, Exception):
+            exchange.fail(outcome)
+        elif len(outcome.segments) < ASIDE_SERIES:
+            tell(wire.encode(_files(outcome, data_dir)))
+        else:
+            exchange.app.aside(lambda: wire.encode(_files(outcome, data_dir)), tell)
+
+    def tell(body: bytes) -> None:
+        exchange.reply(200, wire.timed(body, exchange.elapsed_ms()))
+
+    assert exchange.app.engine is not None
+    exchange.app.engine.begin_plan(name_of(exchange), asked, done)
+
+
+def _files(found: planning.Plan, data_dir: str | None) -> dict[str, Any]:
+    """All members of `SegmentsAnswer` but the last."""
+    told = found._asdict()
+    told["class"] = told.pop("durability")
+    told["store"] = found.store or None
+    told["data_dir"], told["cold"] = data_dir, None
+    told["floors"] = FloorsAnswer(*found.floors)
+    told["segments"] = [_file(one, data_dir) for one in found.segments]
+    return told
+
+
+def _file(one: planning.PlannedSegment, data_dir: str | None) -> dict[str, Any]:
+    told = one._asdict()
+    told["path"] = f"{data_dir}/{one.path}"
+    if not one.pending:
+        del told["pending"]
+    return told
+
+
+# -- OpenAPI ---------------------------------------------------------------------------------------------------------
 
 
 def openapi(exchange: Exchange) -> None:
     """`GET /openapi.json` [A-9]."""
-    raise failure.Refused(failure.NOT_FOUND)
+    from topics.server.openapi import rendered
+
+    exchange.reply(200, rendered())

@@ -6,7 +6,7 @@ A body is decoded in one call; payloads stay the bytes they came as (`msgspec.Ra
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -17,8 +17,9 @@ from topics.engine import delete as deleting
 from topics.engine import read as reading
 from topics.engine.append import Write
 from topics.engine.records import ParsedRecord
-from topics.model import AppendResult, DeleteResult, ReadResult, is_system_name
+from topics.model import AppendResult, DeleteResult, Gap, ReadResult, is_system_name
 from topics.server import wire
+from topics.server.describe import PRODUCER, SELECTOR, U32, U64, about
 from topics.server.exchange import Exchange
 from topics.server.failure import bad_request, forbidden
 from topics.server.keys import ADMIN
@@ -26,17 +27,44 @@ from topics.server.topics import name_of, not_of_the_server
 
 ASIDE_BYTES: Final = 1 << 20
 
+Seq = Annotated[int, about(bounds=U64)]
+
 
 class WriteBody(msgspec.Struct):
     """`POST /v0/topics/{topic}`."""
 
     records: list[ParsedRecord]
-    node: str | None = None
-    idempotency_key: str | None = None
-    producer: dict[str, Any] | None = None
-    create: bool | None = None
-    config: dict[str, Any] | None = None
-    disable_backpressure: bool = False
+    node: Annotated[str | None, about("origin of records that name none; `TOPICS_MAX_NODE_BYTES` at most")] = None
+    idempotency_key: Annotated[
+        str | None, about("of a retry, 256 bytes at most; instead of the header `Idempotency-Key`", {"minLength": 1})
+    ] = None
+    producer: Annotated[
+        dict[str, Any] | None, about("place of the write among those of a long-lived writer", PRODUCER)
+    ] = None
+    create: Annotated[bool | None, about("whether an absent topic is created; by default the server decides")] = None
+    config: Annotated[
+        dict[str, Any] | None, about("configuration of the topic, used only if this write creates it")
+    ] = None
+    disable_backpressure: Annotated[bool, about("wait rather than be turned away under load")] = False
+
+
+class Given(msgspec.Struct):
+    """One record of a write."""
+
+    data: Annotated[Any, about("payload, any JSON; its bytes are kept as sent, `TOPICS_MAX_RECORD_BYTES` at most")]
+    tag: Annotated[str | None, about("what deletes select by; `TOPICS_MAX_TAG_BYTES` at most")] = None
+    node: Annotated[str | None, about("origin; instead of the write's `node`")] = None
+    meta: Annotated[
+        dict[str, Any] | None, about("small headers; `TOPICS_MAX_META_BYTES` at most", {"maxProperties": 64})
+    ] = None
+
+
+class WriteRequest(WriteBody, kw_only=True):
+    """`POST /v0/topics/{topic}`; the server decodes records into what keeps their text."""
+
+    records: Annotated[  # type: ignore[assignment]
+        list[Given], about("in this order; `TOPICS_MAX_BATCH_RECORDS` at most", {"minItems": 1})
+    ]
 
 
 class Event(msgspec.Struct):
@@ -46,29 +74,85 @@ class Event(msgspec.Struct):
     source: str
     specversion: str
     type: str
-    subject: str | None = None
+    subject: Annotated[str | None, about("becomes the record's tag")] = None
 
 
 class DiffBody(msgspec.Struct):
     """`POST /v0/topics/{topic}/diff`."""
 
-    from_seq: int = 0
-    from_ts: int | None = None
-    limit: int = 0
-    node: str | list[str] | None = None
-    include_tags: bool = False
-    include_meta: bool = True
-    wait_ms: int = 0
-    max_batch_bytes: int = 0
+    from_seq: Annotated[int, about("read behind this seq", U64)] = 0
+    from_ts: Annotated[
+        int | None, about("instead of `from_seq`: begin with the first record at or after this ms", U64)
+    ] = None
+    limit: Annotated[int, about("records, 0 means 256; lowered to `TOPICS_MAX_LIMIT`", U32)] = 0
+    node: Annotated[str | list[str] | None, about("leave out records of this node, or these 64 at most")] = None
+    include_tags: Annotated[bool, about("whether records carry `$tag`")] = False
+    include_meta: Annotated[bool, about("whether records carry `meta`")] = True
+    wait_ms: Annotated[int, about("wait so long for the next record if there is none; 30000 at most", U32)] = 0
+    max_batch_bytes: Annotated[int, about("bytes of records, 0 means 1 MiB; lowered to 8 MiB", U64)] = 0
 
 
 class DeleteBody(msgspec.Struct):
-    """`POST /v0/topics/{topic}/delete`."""
+    """`POST /v0/topics/{topic}/delete`; at least one of the first three, `seqs` not with `before_seq`."""
 
-    before_seq: int | None = None
-    match: str | list[Any] | None = None
-    seqs: list[int] | None = None
-    dry_run: bool = False
+    before_seq: Annotated[int | None, about("records below this seq", U64)] = None
+    match: Annotated[
+        str | Annotated[list[Any], about(bounds=SELECTOR)] | None,
+        about('a tag, `prefix*`, `["tag","Eq",tag]` or `["tag","Glob","prefix*"]`'),
+    ] = None
+    seqs: Annotated[list[Seq] | None, about("these records; `TOPICS_MAX_CLAIM` at most")] = None
+    dry_run: Annotated[bool, about("only count what would go")] = False
+
+
+class WriteAnswer(msgspec.Struct):
+    """What a write did."""
+
+    topic: str
+    first_seq: Annotated[int | None, about("null for an older write of a producer", U64)]
+    last_seq: Annotated[int | None, about("null for an older write of a producer", U64)]
+    head_seq: Annotated[int, about("highest seq after the write", U64)]
+    count: Annotated[int, about("records of this write", U64)]
+    created: Annotated[bool, about("whether it created the topic")]
+    deduped: Annotated[bool, about("whether it was known already; nothing was appended then")]
+    performance: wire.WritePerformance
+    seqs: Annotated[list[Seq] | None, about("in the order of the records; left out with `return_seqs=false`")] = None
+
+
+class RecordAnswer(msgspec.Struct, rename={"seq": "$seq", "ts": "$ts", "node": "$node", "tag": "$tag"}):
+    """A record as it is read."""
+
+    seq: Annotated[int, about("place in the topic", U64)]
+    ts: Annotated[int, about("when it was written, in ms", U64)]
+    data: Annotated[Any, about("payload")]
+    node: str | msgspec.UnsetType = msgspec.UNSET
+    tag: str | msgspec.UnsetType = msgspec.UNSET
+    meta: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class DiffAnswer(msgspec.Struct):
+    """Records behind a cursor."""
+
+    topic: str
+    records: list[RecordAnswer]
+    next_from_seq: Annotated[int, about("`from_seq` of the next read", U64)]
+    head_seq: Annotated[int, about("highest seq", U64)]
+    earliest_seq: Annotated[int, about("lowest live seq, one above the head without any", U64)]
+    caught_up: Annotated[bool, about("whether nothing more was there")]
+    tombstone: Annotated[Gap | None, about("records that are gone without having been asked to go")]
+    lag: Annotated[int, about("seqs between the cursor and the head", U64)]
+    performance: wire.ReadPerformance
+
+
+class DeleteAnswer(msgspec.Struct):
+    """What a delete took away, and what is left."""
+
+    topic: str
+    deleted: Annotated[int, about("records that were live until then", U64)]
+    earliest_seq: Annotated[int, about("lowest live seq, one above the head without any", U64)]
+    head_seq: Annotated[int, about("highest seq", U64)]
+    count: Annotated[int, about("live records", U64)]
+    bytes: Annotated[int, about("live accounted bytes", U64)]
+    performance: wire.Performance
 
 
 _WRITE: Final = msgspec.json.Decoder(WriteBody)

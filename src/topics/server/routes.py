@@ -121,7 +121,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _row("DELETE", "/v0/pins/{id}", READ, None, "release a pin"),
     _row("POST", "/v0/checkpoint", ADMIN, ops.checkpoint, "bring everything into segment files"),
     _row("GET", "/v0/settings", ADMIN, ops.settings, "settings in force"),
-    _row("GET", "/v0/metrics", READ, ops.metrics, "metrics", early=True),
+    _row("GET", "/v0/metrics", READ, ops.show_metrics, "metrics", early=True),
     *(
         Route("GET", path, frozenset(), handler, summary, access=Access.PROBE, early=True)
         for path, handler, summary in (

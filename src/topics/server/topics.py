@@ -2,19 +2,103 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from topics.engine import lifecycle, priority
 from topics.engine import read as reading
 from topics.engine.topic import Topic
-from topics.model import TopicState, is_system_name
+from topics.model import Discard, Durability, TopicConfig, TopicState, TopicType, is_system_name
 from topics.server import wire
+from topics.server.describe import I32, TOPIC_NAME, U64, about
 from topics.server.exchange import Exchange
 from topics.server.failure import forbidden
 
 _CONFIG: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+class ConfigBody(msgspec.Struct):
+    """A topic's configuration; whatever is left out takes its default. `TopicConfig` checks it."""
+
+    type: Annotated[TopicType, about("cannot be changed")] = "log"
+    ttl_ms: Annotated[int, about("age at which records expire; 0 for never", U64)] = 0
+    cap_records: Annotated[int, about("live records at most; 0 for no bound", U64)] = 0
+    cap_bytes: Annotated[int, about("live accounted bytes at most; 0 for no bound", U64)] = 0
+    discard: Annotated[Discard, about("what a cap does: evict the oldest, or refuse the write")] = "old"
+    durable: Annotated[bool, about("short for `durability` `fsync`")] = False
+    durability: Annotated[Durability | None, about("what a crash may take; by default `disk`")] = None
+    priority: Annotated[int | None, about("of delivery; by default by how it is used", I32)] = None
+    auto_priority: Annotated[bool, about("raise the priority of topics that are read")] = True
+    auto_create: Annotated[bool, about("whether writes create what they name")] = True
+    idempotency_window_ms: Annotated[int, about("how long idempotency keys are kept", U64)] = 120_000
+    dedupe_node: Annotated[bool, about("whether readers may leave out their own node's records")] = True
+    lease_ms: Annotated[int, about("of a claimed job; from 100 to 86400000", U64)] = 30_000
+    claim_jitter_ms: Annotated[int, about("spread of claims; 5000 at most", U64)] = 0
+    max_deliveries: Annotated[int, about("before a job goes to the dead letters; 0 for no bound", U64)] = 0
+    dead_letter: Annotated[str | None, about("topic for jobs that failed too often", TOPIC_NAME)] = None
+    leases_durable: Annotated[bool, about("whether leases survive a restart")] = False
+
+
+class PutAnswer(msgspec.Struct):
+    """What was put."""
+
+    topic: str
+    created: Annotated[bool, about("whether this call created the topic")]
+    config: TopicConfig
+    performance: wire.Performance
+
+
+class StateAnswer(msgspec.Struct):
+    """A topic at one instant."""
+
+    topic: str
+    type: TopicType
+    head_seq: Annotated[int, about("highest seq", U64)]
+    earliest_seq: Annotated[int, about("lowest live seq, one above the head without any", U64)]
+    next_seq: Annotated[int, about("that the next record gets", U64)]
+    count: Annotated[int, about("live records", U64)]
+    bytes: Annotated[int, about("live accounted bytes", U64)]
+    config: TopicConfig
+    effective_priority: Annotated[int, about("of delivery, now", I32)]
+    last_write_ts: Annotated[int | None, about("in ms", U64)]
+    last_read_ts: Annotated[int | None, about("in ms", U64)]
+    earliest_ts: Annotated[int | None, about("`$ts` of the lowest live record", U64)]
+    performance: wire.Performance
+    queue: Annotated[dict[str, Any] | msgspec.UnsetType, about("only of queues")] = msgspec.UNSET
+
+
+class TopicEntry(msgspec.Struct):
+    """A topic in a list."""
+
+    topic: str
+    type: TopicType
+    durability: Durability
+    head_seq: Annotated[int, about("highest seq", U64)]
+    earliest_seq: Annotated[int, about("lowest live seq, one above the head without any", U64)]
+    count: Annotated[int, about("live records", U64)]
+    bytes: Annotated[int, about("live accounted bytes", U64)]
+    durable: bool
+    last_write_ts: Annotated[int | None, about("in ms", U64)]
+    earliest_ts: Annotated[int | None, about("`$ts` of the lowest live record", U64)]
+    effective_priority: Annotated[int, about("of delivery, now", I32)]
+
+
+class ListAnswer(msgspec.Struct):
+    """Topics, ascending by name."""
+
+    topics: list[TopicEntry]
+    performance: wire.Performance
+    next_cursor: Annotated[str | msgspec.UnsetType, about("`cursor` of the next page, if there is one")] = msgspec.UNSET
+
+
+class TopicDeleteAnswer(msgspec.Struct):
+    """What deleting a topic did."""
+
+    topic: str
+    deleted: Annotated[bool, about("whether there was one")]
+    routers_removed: Annotated[list[str], about("routers that touched it, ascending")]
+    performance: wire.Performance
 
 
 def name_of(exchange: Exchange) -> str:

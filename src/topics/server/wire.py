@@ -8,10 +8,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from topics.server.describe import U64, about
 from topics.server.failure import bad_request
 
 T = TypeVar("T")
@@ -20,6 +21,25 @@ PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
 
 encode = msgspec.json.Encoder().encode
+
+
+class Performance(msgspec.Struct):
+    """How long it took (02 §1.7)."""
+
+    server_total_ms: Annotated[float, about("handling time", {"minimum": 0})]
+
+
+class WritePerformance(Performance):
+    """How long a write took."""
+
+    wal_append_ms: Annotated[float | msgspec.UnsetType, about("time to enqueue into the log")] = msgspec.UNSET
+    fsync_ms: Annotated[float | msgspec.UnsetType, about("time spent waiting for the sync")] = msgspec.UNSET
+
+
+class ReadPerformance(Performance):
+    """How long a read took."""
+
+    records_scanned: Annotated[int, about("seqs examined, delivered and skipped", U64)]
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

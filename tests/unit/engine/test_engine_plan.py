@@ -9,7 +9,7 @@ import pytest
 from tests.unit.engine import kit
 from tests.unit.engine.kit import Store
 from topics import paths
-from topics.engine.plan import Plan, Range
+from topics.engine.plan import Plan
 from topics.errors import TopicNotFound
 from topics.storage.view import Batch, StoreView
 
@@ -192,13 +192,13 @@ def test_pages_follow_each_other_and_stay_in_range() -> None:
     assert firsts(whole) == [1, 4, 7, 10, 13]
     pages, at = [], 0
     while at is not None:
-        page = engine.plan(kit.TOPIC, Range(from_seq=at, limit=2))
+        page = engine.plan(kit.TOPIC, at, limit=2)
         pages.append(page)
         at = page.next_seq
     assert [firsts(page) for page in pages] == [[1, 4], [7, 10], [13]]
     assert {page.version for page in pages} == {whole.version}
-    assert firsts(engine.plan(kit.TOPIC, Range(from_seq=6, to_seq=10))) == [4, 7, 10]
-    assert firsts(engine.plan(kit.TOPIC, Range(from_seq=99))) == []
+    assert firsts(engine.plan(kit.TOPIC, 6, 10)) == [4, 7, 10]
+    assert firsts(engine.plan(kit.TOPIC, 99)) == []
 
 
 def test_long_gaps_are_segments_with_a_reason() -> None:

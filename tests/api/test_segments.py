@@ -1,0 +1,147 @@
+"""`GET /v0/topics/{topic}/segments`: what a reader is told who opens the files itself [A-8]."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.kit import Running, records, running
+from topics.fs import OsFs
+from topics.storage.view import Batch, StoreView
+
+ENV = {"TOPICS_SEGMENT_MAX_EVENTS": "3", "TOPICS_CHECKPOINT_MS": "3600000"}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Any:
+    """A server whose segments hold three records, and which checkpoints only when told."""
+    with running(tmp_path / "store", ENV) as server:
+        yield server
+
+
+def filled(client: httpx.Client, count: int = 7, **config: object) -> None:
+    client.put("/v0/topics/t", json={"durable": True, **config})
+    client.post("/v0/topics/t", json=records(*range(1, count + 1)))
+    assert client.post("/v0/checkpoint").status_code == 200
+
+
+def plan(client: httpx.Client, query: str = "") -> dict[str, Any]:
+    answer = client.get(f"/v0/topics/t/segments{query}")
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def test_an_unknown_topic_is_not_found(client: httpx.Client) -> None:
+    """[A-8, NAME-3]"""
+    for name in ("nowhere", ".hidden", "%24loss"):
+        answer = client.get(f"/v0/topics/{name}/segments")
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "topic_not_found"
+
+
+def test_the_members_are_those_of_the_specification(small: Running, tmp_path: Path) -> None:
+    """[A-8]: without pins; `pending` only where something is."""
+    with small.client() as client:
+        filled(client)
+        client.post("/v0/topics/t", json=records(8))
+        told = plan(client)
+    assert set(told) == {
+        "topic", "id", "epoch", "store", "data_dir", "cold", "class", "now_ms", "head_seq", "durable_seq", "ckpt_seq",
+        "earliest_seq", "floors", "segments", "next_seq", "version", "performance",
+    }  # fmt: skip
+    assert (told["topic"], told["class"], told["cold"], told["next_seq"]) == ("t", "fsync", None, None)
+    assert (told["head_seq"], told["durable_seq"], told["ckpt_seq"], told["earliest_seq"]) == (8, 8, 7, 1)
+    assert told["floors"] == {"cap": 1, "ttl": 1, "deleted_below": 1}
+    assert told["data_dir"] == str(tmp_path / "store")
+    assert told["store"] == (tmp_path / "store/meta/STORE").read_text().strip()
+    assert [set(one) for one in told["segments"]] == 3 * [
+        {
+            "first_seq", "last_seq", "records", "bytes", "min_ts", "max_ts", "tier", "path", "generation", "sealed",
+            "gap", "version",
+        }
+    ]  # fmt: skip
+    for one in told["segments"]:
+        assert Path(one["path"]).stat().st_size == one["bytes"]
+        assert one["path"].startswith(told["data_dir"] + "/")
+    assert [one["sealed"] for one in told["segments"]] == [True, True, False]
+
+
+def test_the_files_of_a_plan_show_no_record_that_was_deleted_before_it(small: Running) -> None:
+    """[A-8, K-11]: read by a program of its own, while the server runs."""
+    with small.client() as client:
+        filled(client, 9)
+        client.post("/v0/topics/t/delete", json={"seqs": [2, 8]})
+        client.post("/v0/topics/t/delete", json={"before_seq": 2})
+        told = plan(client)
+        live = [one["$seq"] for one in client.post("/v0/topics/t/diff").json()["records"]]
+    view = StoreView(OsFs(), told["data_dir"]).topic("t")
+    assert view is not None
+    found = [seq for part in view.scan() if isinstance(part, Batch) for seq in part.seqs.tolist()]
+    assert [seq for seq in found if seq >= max(told["floors"].values())] == live == [3, 4, 5, 6, 7, 9]
+    assert sum(one["records"] for one in told["segments"]) == len(live)
+
+
+def test_pages_are_cut_by_limit_and_go_on_at_next_seq(small: Running) -> None:
+    """[A-8]"""
+    with small.client() as client:
+        filled(client, 12)
+        first = plan(client, "?limit=2")
+        assert [one["first_seq"] for one in first["segments"]] == [1, 4]
+        second = plan(client, f"?limit=2&from_seq={first['next_seq']}")
+        assert [one["first_seq"] for one in second["segments"]] == [7, 10]
+        assert (second["next_seq"], second["version"]) == (None, first["version"])
+        assert [one["first_seq"] for one in plan(client, "?from_seq=5&to_seq=7")["segments"]] == [4, 7]
+        for odd in ("?limit=0", "?limit=abc", "?limit=-1", "?limit=99999999", "?from_seq=x&to_seq=y"):
+            assert len(plan(client, odd)["segments"]) == 4, odd
+        assert plan(client, f"?from_seq={2**64 - 1}")["segments"] == []
+
+
+def test_expired_records_are_gone_from_the_answer(tmp_path: Path) -> None:
+    """[A-8, TTL-3]"""
+    with running(tmp_path, ENV) as server, server.client() as client:
+        filled(client, 4, ttl_ms=1)
+        last = client.post("/v0/topics/t/diff").json()["head_seq"]
+        told = plan(client)
+        while told["floors"]["ttl"] == 1:
+            told = plan(client)
+        assert told["floors"]["ttl"] == told["earliest_seq"] == last + 1
+        assert told["segments"] == []
+
+
+def test_many_segments_are_one_answer(tmp_path: Path) -> None:
+    """[P-10]: put together aside, the same as few."""
+    with running(tmp_path, {**ENV, "TOPICS_SEGMENT_MAX_EVENTS": "1"}) as server, server.client() as client:
+        filled(client, 300)
+        told = plan(client)
+        assert [one["first_seq"] for one in told["segments"]] == list(range(1, 301))
+    with running(tmp_path, ENV) as server, server.client() as client:
+        again = plan(client)
+        assert [one["min_ts"] for one in again["segments"]] == [one["min_ts"] for one in told["segments"]]
+
+
+def test_the_version_is_that_of_the_answer(small: Running) -> None:
+    """[A-8]: it stays when only `head_seq` and `durable_seq` move."""
+    with small.client() as client:
+        filled(client)
+        before = plan(client)
+        client.post("/v0/topics/t", json=records("more"))
+        assert plan(client)["version"] == before["version"]
+        client.post("/v0/topics/t/delete", json={"seqs": [1]})
+        after = plan(client)
+        assert after["version"] != before["version"]
+        assert isinstance(after["version"], str)
+
+
+def test_it_needs_the_read_scope_and_the_name(tmp_path: Path) -> None:
+    """09 §2, [PFX-1]"""
+    env = {**ENV, "TOPICS_API_KEYS": "all,reader:r:t,other:r:x,writer:w"}
+    with running(tmp_path, env) as server:
+        with server.client(key="all") as client:
+            filled(client)
+        for key, status in (("reader", 200), ("other", 403), ("writer", 403), ("stranger", 401)):
+            with server.client(key=key) as client:
+                assert client.get("/v0/topics/t/segments").status_code == status, key

@@ -14,13 +14,17 @@ import enum
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from topics import errors, settings
 from topics.cli import main as cli
+from topics.engine.metrics import TOPICS_MAX, Metric
+from topics.server import metrics, openapi, routes
 from topics.storage import findings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,8 +38,6 @@ SETTINGS_INTRO = """\
 Settings are environment variables; there is no configuration file. Values are trimmed, and a blank one means the
 default. Flags take `1`/`true`/`on`/`yes` and `0`/`false`/`off`/`no` in any case. A value that cannot be used stops
 the start and names its variable; an unknown `TOPICS_*` variable is warned about and ignored.
-
-The server that reads most of them is not part of this version; the table is the contract it will follow.
 """
 
 ERRORS_INTRO = """\
@@ -64,6 +66,36 @@ What `topics doctor` may say about a store, what it means for the data, and what
 of a crash; a *warning* is made good by another copy; an *error* means that records are lost or that the store refuses
 to start. Only errors make the exit status 1. In a store that is in use the findings marked * are notes: its engine does
 that all the time.
+
+"""
+
+
+HTTP_INTRO = """\
+# HTTP API
+
+Every route of the server, in the order of its route table. The same as a document for tools is served at
+`GET /openapi.json` (OpenAPI 3.1).
+
+Bodies and answers are JSON. Times are integer milliseconds. Unknown members and parameters are ignored, and a parameter
+that cannot be parsed takes its default. `HEAD` is answered like `GET`, without the body. A refusal is always
+`{"error":{"code":…,"message":…,"detail":…}}`; what the codes mean: [errors](errors.md). Without configured keys no
+key is needed.
+
+Any request may be refused with one of these; below are the refusals that a route has besides.
+
+ALWAYS
+"""
+
+METRICS_INTRO = """\
+# Metrics
+
+`GET /v0/metrics` gives the Prometheus text format 0.0.4; with `Accept: application/json` it gives a snapshot of the
+sums as an object (see [the HTTP API](http.md#get-v0metrics)). It is answered also while the server recovers. With
+configured keys it needs the scope read, and it shows the names of all topics to whoever has that.
+
+Counters are of this process: they begin at 0 with every start. The server's own topics, those whose names begin with
+`$`, are not counted. Series with the label `topic` exist for the first TOPICS_MAX topics; if there are more,
+`topics_topic_metrics_truncated` is 1.
 
 """
 
@@ -195,6 +227,88 @@ def findings_page() -> str:
     return NOTE + FINDINGS_INTRO + _table(("finding", "severity", "means", "to do"), rows)
 
 
+def metrics_page() -> str:
+    """Reference of every metric."""
+    rows = [(f"`{one.name}`", one.kind, f"`{_label(one)}`" if _label(one) else "", one.help) for one in metrics.TABLE]
+    intro = METRICS_INTRO.replace("TOPICS_MAX", str(TOPICS_MAX))
+    return NOTE + intro + _table(("metric", "type", "label", "meaning"), rows)
+
+
+def _label(one: Metric) -> str:
+    return "le" if one.kind == "histogram" else one.label
+
+
+def http_page() -> str:
+    """Reference of every route that has a handler, and of the objects that go over the wire."""
+    document = openapi.document()
+    always = "\n".join(f"- {status} {_either(openapi.CODES[status])}" for status in openapi.ALWAYS)
+    parts = [NOTE, HTTP_INTRO.replace("ALWAYS", always)]
+    parts += [
+        _route_section(route, document["paths"][route.path][route.method.lower()])
+        for route in routes.ROUTES
+        if route.handler is not None
+    ]
+    parts.append("\n## Objects\n")
+    for name, schema in document["components"]["schemas"].items():
+        parts.append(f"\n### {name}\n\n{schema['description']}\n\n" + _members_table(schema))
+    return "".join(parts)
+
+
+def _route_section(route: routes.Route, told: dict[str, Any]) -> str:
+    parts = [f"\n## `{route.method} {route.path}`\n\n{told['summary']}. {told['description']}\n"]
+    rows = [
+        (f"`{one['name']}`", one["in"], _type(one["schema"]), one["description"]) for one in told.get("parameters", ())
+    ]
+    if rows:
+        parts.append("\n" + _table(("parameter", "in", "type", "meaning"), rows))
+    if "requestBody" in told:
+        optional = "" if told["requestBody"]["required"] else ", may be left out"
+        parts.append(f"\nBody: {_contents(told['requestBody'])}{optional}.\n")
+    for status in openapi.operation_of(route).statuses:
+        answer = told["responses"][str(status)]
+        parts.append(f"\n{status}: {answer['description']} {_contents(answer)}\n")
+    refusals = openapi.refusals_of(route).items()
+    own = [f"{status} {_either(codes)}" for status, codes in refusals if status not in openapi.ALWAYS]
+    if own:
+        parts.append("\nRefusals: " + ", ".join(own) + ".\n")
+    return "".join(parts)
+
+
+def _either(codes: Sequence[str]) -> str:
+    return " or ".join(f"`{code}`" for code in codes)
+
+
+def _contents(told: dict[str, Any]) -> str:
+    return ", ".join(f"{_type(one['schema'])} as `{media}`" for media, one in told["content"].items())
+
+
+def _members_table(schema: dict[str, Any]) -> str:
+    needed = set(schema.get("required", ()))
+    rows = [
+        (f"`{name}`", _type(member) + ("" if name in needed else ", optional"), member.get("description", ""))
+        for name, member in schema["properties"].items()
+    ]
+    return _table(("member", "type", "meaning"), rows)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A schema in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(map(_type, schema["anyOf"]))
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if isinstance(schema.get("type"), list):
+        return " or ".join(schema["type"])
+    if schema.get("type") == "array":
+        items = schema.get("items")
+        return f"array of {_type(items)}" if isinstance(items, dict) else "array"
+    default = f", default `{json.dumps(schema['default'])}`" if schema.get("default") is not None else ""
+    return str(schema.get("type", "any")) + default
+
+
 def public_api() -> str:
     """Every public name with its signature, one per line; classes with their public members."""
     lines: list[str] = []
@@ -265,6 +379,8 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/reference/errors.md": errors_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/findings.md": findings_page,
+    "docs/reference/http.md": http_page,
+    "docs/reference/metrics.md": metrics_page,
     "tests/tidy/public_api.txt": public_api,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -43,6 +44,10 @@ class Scrape:
     def __getitem__(self, name: str) -> float:
         (number,) = self.samples[name].values()
         return number
+
+
+def engine_of(server: Running) -> Any:
+    return server.server.app.engine
 
 
 def scrape(client: httpx.Client) -> Scrape:
@@ -206,7 +211,7 @@ def test_a_label_value_is_escaped() -> None:
     with running() as server, server.client() as client:
         client.put("/v0/topics/plain")
         strange = 'back\\slash "quoted"\nnext'
-        core = server.server.app.engine.core
+        core = engine_of(server).core
         server.on_loop(lambda: setattr(core.names["plain"], "name", strange))
         answer = client.get("/v0/metrics").text
         assert 'topics_topic_head_seq{topic="back\\\\slash \\"quoted\\"\\nnext"} 0' in answer.splitlines()
@@ -219,7 +224,7 @@ def test_system_topics_are_not_counted() -> None:
         client.post("/v0/topics/mine", json=records(1))
         before = scrape(client)
         client.post("/v0/topics/other", json=records(1, 2))
-        core = server.server.app.engine.core
+        core = engine_of(server).core
         server.on_loop(lambda: setattr(core.names["other"], "name", "$loss"))
         found = scrape(client)
         server.on_loop(lambda: setattr(core.names["other"], "name", "other"))
@@ -232,9 +237,9 @@ def test_a_latched_log_shows() -> None:
     """[MET-6], 06 §21: and the server is not ready."""
     with running() as server, server.client() as client:
         client.post("/v0/topics/mine", json=records(1))
-        server.on_loop(lambda: setattr(server.server.app.engine.core.wal.shards[0], "state", "read_only"))
+        server.on_loop(lambda: setattr(engine_of(server).core.wal.shards[0], "state", "read_only"))
         found, told = scrape(client), client.get("/v0/metrics", headers=JSON).json()
-        server.on_loop(lambda: setattr(server.server.app.engine.core.wal.shards[0], "state", "ok"))
+        server.on_loop(lambda: setattr(engine_of(server).core.wal.shards[0], "state", "ok"))
         assert (found["topics_wal_read_only"], found["topics_ready"]) == (1, 0)
         assert told["wal"]["read_only"] is True
         assert told["shards"][0]["state"] == "read_only"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,10 @@ from topics.fs import OsFs
 from topics.settings import SERVER_TABLE
 from topics.storage.view import Batch, StoreView
 from topics.testing import Fault, FaultFs, ManualClock
+
+
+def engine_of(server: Running) -> Any:
+    return server.server.app.engine
 
 
 @pytest.mark.parametrize("path", ["/v0/health", "/healthz"])
@@ -52,7 +57,7 @@ def test_while_replaying_the_server_is_alive_and_not_ready() -> None:
 def test_a_log_that_takes_no_writes_is_not_ready(state: str, after_s: str) -> None:
     """[HLT-3], 06 §21"""
     with running() as server, server.client() as client:
-        shard = server.on_loop(lambda: server.server.app.engine.core.wal.shards[0])
+        shard = server.on_loop(lambda: engine_of(server).core.wal.shards[0])
         server.on_loop(lambda: setattr(shard, "state", state))
         answer = client.get("/v0/ready")
         server.on_loop(lambda: setattr(shard, "state", "ok"))
@@ -149,7 +154,7 @@ def test_checkpoints_that_are_asked_for_together_share_a_run(server: Running) ->
     with server.client() as client:
         client.post("/v0/topics/shared-run", json=records(1))
         before = client.get("/v0/metrics", headers={"accept": "application/json"}).json()
-    engine = server.server.app.engine
+    engine = engine_of(server)
     total = server.on_loop(lambda: engine.metrics()["topics_ckpt_total"])
     answers: list[object] = []
     ready = threading.Event()

@@ -190,11 +190,9 @@ def test_pages_follow_each_other_and_stay_in_range() -> None:
     engine.checkpoint(full=True)
     whole = engine.plan(kit.TOPIC)
     assert firsts(whole) == [1, 4, 7, 10, 13]
-    pages, at = [], 0
-    while at is not None:
-        page = engine.plan(kit.TOPIC, at, limit=2)
-        pages.append(page)
-        at = page.next_seq
+    pages = [engine.plan(kit.TOPIC, limit=2)]
+    while (at := pages[-1].next_seq) is not None:
+        pages.append(engine.plan(kit.TOPIC, at, limit=2))
     assert [firsts(page) for page in pages] == [[1, 4], [7, 10], [13]]
     assert {page.version for page in pages} == {whole.version}
     assert firsts(engine.plan(kit.TOPIC, 6, 10)) == [4, 7, 10]

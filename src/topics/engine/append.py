@@ -183,7 +183,10 @@ def _admit(core: Core, topic: Topic, write: Write) -> None:
             raise TopicFull(topic.name, config.cap_records, config.cap_bytes, topic.head, earliest)
     most = core.config.max_total_bytes
     if most and core.totals.bytes + core.staged_bytes + size > most:
-        raise LimitReached("max_total_bytes", most)
+        # What has expired here is free, though it may not be logged yet [WR-1].
+        expired = topic.bytes - retention.unexpired(core, topic)[1]
+        if core.totals.bytes - expired + core.staged_bytes + size > most:
+            raise LimitReached("max_total_bytes", most)
 
 
 def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool, now: int) -> None:

@@ -532,6 +532,18 @@ def test_bytes_that_were_freed_can_be_used_again(freed_by: str) -> None:
     write(engine, "x" * 8, name="b")
 
 
+def test_what_has_expired_in_a_topic_does_not_stand_in_the_way_of_its_next_write() -> None:
+    """[WR-1, RES-5]: retention comes before the quota, whether or not it is logged yet."""
+    store = Store(max_total_bytes=20)
+    engine = store.put(ttl_ms=1000)
+    write(engine, "x" * 18)
+    store.clock.advance(1000)
+    with pytest.raises(LimitReached):
+        write(engine, "x" * 18)
+    store.clock.advance(1)
+    assert write(engine, "x" * 18).last_seq == 2
+
+
 def test_space_that_a_write_would_free_by_evicting_is_not_credited_in_advance() -> None:
     """[RES-5]"""
     store = Store(max_total_bytes=20)

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
+import msgspec
+
 from topics.codec import control, frame
 from topics.codec.segment import HAS_NODE, HAS_TAG
 from topics.engine import lifecycle, retention
@@ -51,6 +53,8 @@ class Write(NamedTuple):
     producer: Producer | None
     create: bool | None
     config: TopicConfig | None
+    fault: CallerError | None = None
+    """What is wrong with the configuration's values; told where it would be used [WR-1, WR-6]."""
 
     @classmethod
     def prepare(
@@ -70,10 +74,10 @@ class Write(NamedTuple):
             raise CallerError("create must be true or false")
         if idempotency_key is not None and producer is not None:
             raise CallerError("a write has an idempotency_key or a producer, not both")
-        parsed = None if config is None else TopicConfig.parse(config, name)
-        prepared = prepare(records, limits, node, idempotency_key)
         named = None if producer is None else Producer.parse(producer, limits)
-        return cls(name, prepared, idempotency_key, named, create, parsed)
+        parsed, fault = (None, None) if config is None else typed_config(config, name)
+        prepared = prepare(records, limits, node, idempotency_key)
+        return cls(name, prepared, idempotency_key, named, create, parsed, fault)
 
     @property
     def creates(self) -> bool:
@@ -81,6 +85,22 @@ class Write(NamedTuple):
         if self.create is not None:
             return self.create
         return self.config is None or self.config.auto_create
+
+
+def typed_config(config: TopicConfig | Mapping[str, object], name: str) -> tuple[TopicConfig, CallerError | None]:
+    """A configuration whose types are right, and what is wrong with the topic it names for dead letters, if anything.
+
+    A write to a topic that exists ignores its configuration, but for the types [WR-6].
+    """
+    try:
+        return TopicConfig.parse(config, name), None
+    except CallerError as error:
+        if isinstance(config, TopicConfig):
+            return msgspec.structs.replace(config, dead_letter=None), error
+        if not isinstance(config, Mapping) or not isinstance(config.get("dead_letter"), str):
+            raise
+        fault = error
+    return TopicConfig.parse({**config, "dead_letter": None}), fault
 
 
 def append(core: Core, write: Write, done: Outcome, *, created: bool = False) -> None:
@@ -111,7 +131,12 @@ def _create(core: Core, write: Write, done: Outcome) -> None:
         else:
             append(core, write, done, created=True)
 
-    guarded(lambda: lifecycle.create(core, write.name, write.config or TopicConfig(), made), done)
+    def create() -> None:
+        if write.fault is not None:
+            raise write.fault
+        lifecycle.create(core, write.name, write.config or TopicConfig(), made)
+
+    guarded(create, done)
 
 
 def _append(core: Core, topic: Topic, write: Write, done: Outcome, created: bool) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.engine import kit
 from tests.unit.engine.kit import TOPIC, Store, numbers, write
-from topics.errors import BatchTooLarge, CallerError, LimitReached, RecordTooLarge
-from topics.model import Producer, new
+from topics.errors import BatchTooLarge, CallerError, LimitReached, RecordTooLarge, TopicNotFound
+from topics.model import Producer, TopicConfig, new
 from topics.testing.clock import TEN_YEARS_MS
 
 MIB = 2**20
@@ -490,6 +490,27 @@ def test_the_first_fault_in_the_order_of_checks_is_the_one_reported() -> None:
         engine.append(TOPIC, [new(1), bad, big])
     with pytest.raises(RecordTooLarge):
         engine.append("absent", [big], create=False)
+    own = {"type": "queue", "dead_letter": "absent"}
+    with pytest.raises(RecordTooLarge):
+        engine.append("absent", [big], config=own)
+    with pytest.raises(TopicNotFound):
+        engine.append("absent", [new(1)], create=False, config=own)
+    with kit.invalid_request():
+        engine.append("absent", [big], config={"ttl_ms": "x"})
+    with kit.invalid_request():
+        engine.append("absent", [new(1)], config=own)
+    with kit.invalid_request():
+        engine.append("absent", [new(1)], config=TopicConfig(type="queue", dead_letter="absent"))
+
+
+def test_values_of_a_configuration_that_is_not_used_do_not_matter_but_its_types_do() -> None:
+    """[WR-6]"""
+    engine = started()
+    for config in ({"dead_letter": "no name"}, {"type": "queue", "dead_letter": TOPIC}, {"type": "queue"}):
+        engine.append(TOPIC, [new(1)], config=config)
+    for bad in ({"dead_letter": 5}, {"ttl_ms": -1, "dead_letter": "no name"}, {"durable": 1}, 5):
+        with kit.nothing_changes(engine), kit.invalid_request():
+            engine.append(TOPIC, [new(1)], config=bad)  # type: ignore[arg-type]
 
 
 # The bound on all bytes [RES-5]

@@ -9,6 +9,7 @@ cursor. Owner only, but for `Query.parse`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -403,6 +404,27 @@ def state(core: Core, name: str, touch: bool, done: Outcome) -> None:
         retention.expire(core, topic, go_on, done)
 
     core.with_topic(name, found, done)
+
+
+def refresh(core: Core, topics: Sequence[Topic], then: Callable[[], None], done: Outcome) -> None:
+    """Apply the retention of several topics, all at once, then go on [TTL-3]."""
+    left = len(topics) + 1
+    failed: Exception | None = None
+
+    def one(error: Exception | None = None) -> None:
+        nonlocal left, failed
+        left -= 1
+        failed = failed or error
+        if not left:
+            guarded(then, done) if failed is None else done(failed)
+
+    def expire(topic: Topic) -> None:
+        retention.catch_up(core, topic)
+        retention.expire(core, topic, one, one)
+
+    for topic in topics:
+        guarded(partial(expire, topic), one)
+    one()
 
 
 def describe(topic: Topic, now: int) -> TopicState:

@@ -157,7 +157,9 @@ class Exchange:
                 self._too_much(failure.TOO_LARGE)
                 return
             except ValueError as error:
-                self._too_much(Failure(400, "invalid_request", f"the body is not gzip: {error}"))
+                # Of a body without a declared length the media type was not looked at yet [API-20].
+                unfit = self.match.unfit_type(self.headers.get(b"content-type"), empty=False)
+                self._too_much(unfit or Failure(400, "invalid_request", f"the body is not gzip: {error}"))
                 return
         if data:
             self._keep(data)

@@ -22,7 +22,8 @@ import topics as package
 from topics.model import Gap, TopicConfig
 from topics.server import metrics, ops, records, topics
 from topics.server.describe import TOPIC_NAME, U64
-from topics.server.routes import CLOUDEVENT, CLOUDEVENTS, ROUTES, Access, Body, Route
+from topics.server.records import CLOUDEVENT, CLOUDEVENTS
+from topics.server.routes import ROUTES, Access, Body, Route
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from topics.codec.project import Projection
 from topics.engine import append as appending
@@ -17,15 +17,17 @@ from topics.engine import delete as deleting
 from topics.engine import read as reading
 from topics.engine.append import Write
 from topics.engine.records import ParsedRecord
-from topics.model import AppendResult, DeleteResult, Gap, ReadResult, is_system_name
+from topics.model import SYSTEM_TOPICS, AppendResult, DeleteResult, Gap, Producer, ReadResult, is_system_name
 from topics.server import wire
 from topics.server.describe import PRODUCER, SELECTOR, U32, U64, about
 from topics.server.exchange import Exchange
 from topics.server.failure import bad_request, forbidden
 from topics.server.keys import ADMIN
-from topics.server.topics import name_of, not_of_the_server
+from topics.server.topics import members, name_of, not_of_the_server
 
 ASIDE_BYTES: Final = 1 << 20
+CLOUDEVENT: Final = b"application/cloudevents+json"
+CLOUDEVENTS: Final = b"application/cloudevents-batch+json"
 
 Seq = Annotated[int, about(bounds=U64)]
 
@@ -39,11 +41,11 @@ class WriteBody(msgspec.Struct):
         str | None, about("of a retry, 256 bytes at most; instead of the header `Idempotency-Key`", {"minLength": 1})
     ] = None
     producer: Annotated[
-        dict[str, Any] | None, about("place of the write among those of a long-lived writer", PRODUCER)
+        Producer | None, about("place of the write among those of a long-lived writer", PRODUCER)
     ] = None
     create: Annotated[bool | None, about("whether an absent topic is created; by default the server decides")] = None
     config: Annotated[
-        dict[str, Any] | None, about("configuration of the topic, used only if this write creates it")
+        dict[str, Raw] | None, about("configuration of the topic, used only if this write creates it")
     ] = None
     disable_backpressure: Annotated[bool, about("wait rather than be turned away under load")] = False
 
@@ -80,10 +82,10 @@ class Event(msgspec.Struct):
 class DiffBody(msgspec.Struct):
     """`POST /v0/topics/{topic}/diff`."""
 
-    from_seq: Annotated[int, about("read behind this seq", U64)] = 0
+    from_seq: Annotated[int | UnsetType, about("read behind this seq, 0 by default", U64)] = UNSET
     from_ts: Annotated[
-        int | None, about("instead of `from_seq`: begin with the first record at or after this ms", U64)
-    ] = None
+        int | UnsetType, about("instead of `from_seq`: begin with the first record at or after this ms", U64)
+    ] = UNSET
     limit: Annotated[int, about("records, 0 means 256; lowered to `TOPICS_MAX_LIMIT`", U32)] = 0
     node: Annotated[str | list[str] | None, about("leave out records of this node, or these 64 at most")] = None
     include_tags: Annotated[bool, about("whether records carry `$tag`")] = False
@@ -186,38 +188,46 @@ def write(exchange: Exchange) -> None:
 
 def _prepared(exchange: Exchange) -> Write:
     """Everything about a write that needs no state but whether its topic exists [WR-1]."""
-    content_type = exchange.headers.get(b"content-type", b"")
-    if b"cloudevents" in content_type.lower():
-        body = _of_events(exchange.body, batch=b"batch" in content_type.lower())
-    else:
-        body = wire.decode(_WRITE, exchange.body)
-    name = name_of(exchange)
-    _check_rights(exchange, name, body)
+    name, limits = name_of(exchange), exchange.core.limits
+    body = _decoded(exchange)
+    config = None if body.config is None else members(body.config)
+    if config is not None:
+        appending.typed_config(config, name)
+    if body.producer is not None:
+        Producer.parse(body.producer, limits)
+    create = body.create
+    if not _may_configure(exchange, name, body) and config is not None:
+        # The topic exists, so nothing is made of the configuration; should it go before its turn comes, this write
+        # must not bring it back with another one.
+        config, create = None, False
     key = body.idempotency_key
     if key is None:
         key = _header_key(exchange.headers.get(b"idempotency-key"))
     write = Write.prepare(
-        name, body.records, exchange.core.limits, node=body.node, idempotency_key=key, producer=body.producer,
-        create=body.create, config=body.config,
+        name, body.records, limits, node=body.node, idempotency_key=key, producer=body.producer, create=create,
+        config=config,
     )  # fmt: skip
-    if body.config is not None and not _may_configure(exchange):
-        # The topic exists, so nothing is made of the configuration; should it go before its turn comes, this write
-        # must not bring it back with one.
-        return write._replace(config=None, create=False)
+    if is_system_name(name):
+        raise bad_request("names beginning with $ belong to the server")
     return write
 
 
-def _may_configure(exchange: Exchange) -> bool:
-    return exchange.key is None or ADMIN in exchange.key.scopes
+def _decoded(exchange: Exchange) -> WriteBody:
+    media = wire.media_type(exchange.headers.get(b"content-type", b""))
+    if media in (CLOUDEVENT, CLOUDEVENTS):
+        return _of_events(exchange.body, batch=media == CLOUDEVENTS)
+    return wire.decode(_WRITE, exchange.body)
 
 
-def _check_rights(exchange: Exchange, name: str, body: WriteBody) -> None:
-    if body.config is not None and not _may_configure(exchange) and name not in exchange.core.names:
+def _may_configure(exchange: Exchange, name: str, body: WriteBody) -> bool:
+    """Whether a configuration may be used, should the topic be absent when its turn comes; 403 if it is absent now."""
+    if name in SYSTEM_TOPICS:
+        raise forbidden("only the server writes to this topic", {"topic": name})
+    if exchange.key is None or ADMIN in exchange.key.scopes:
+        return True
+    if body.config is not None and name not in exchange.core.names:
         raise forbidden("creating a topic with a configuration needs the scope admin", {"topic": name})
-    if is_system_name(name):
-        if name in ("$deletes", "$loss", "$pipelines"):
-            raise forbidden("only the server writes to this topic", {"topic": name})
-        raise bad_request("names beginning with $ belong to the server")
+    return False
 
 
 def _header_key(value: bytes | None) -> str | None:
@@ -293,9 +303,15 @@ def diff(exchange: Exchange) -> None:
     asked = wire.decode(_DIFF, exchange.body) if exchange.body else DiffBody()
     exchange.body_done()
     core, name = exchange.core, name_of(exchange)
+    from_seq, from_ts = asked.from_seq, asked.from_ts
+    if from_seq is not UNSET and from_ts is not UNSET:
+        raise bad_request("a read begins at from_seq or at from_ts, not both")
     query = reading.Query.parse(
-        name, asked.from_seq, asked.from_ts, asked.limit, asked.max_batch_bytes, asked.node, asked.wait_ms, core.limits
-    )
+        name,
+        0 if from_seq is UNSET else from_seq,
+        None if from_ts is UNSET else from_ts,
+        asked.limit, asked.max_batch_bytes, asked.node, asked.wait_ms, core.limits,
+    )  # fmt: skip
 
     def done(outcome: ReadResult | Exception) -> None:
         if isinstance(outcome, Exception):

@@ -18,17 +18,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from topics.server import ops, records, topics
+from topics.server import ops, records, topics, wire
 from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
 from topics.server.keys import ADMIN, DELETE, READ, WRITE
+from topics.server.records import CLOUDEVENT, CLOUDEVENTS
 
 if TYPE_CHECKING:
     from topics.server.exchange import Exchange
 
 Handler = Callable[["Exchange"], None]
 
-CLOUDEVENT: Final = b"application/cloudevents+json"
-CLOUDEVENTS: Final = b"application/cloudevents-batch+json"
 FRAMES: Final = b"application/vnd.topics.frames"
 
 
@@ -176,17 +175,12 @@ class Match(NamedTuple):
         assert self.route is not None
         if content_type is None:
             return None if empty and self.route.body is Body.OPTIONAL else MEDIA_TYPE
-        media = media_type(content_type)
+        media = wire.media_type(content_type)
         if media == b"application/json":
             return None
         if self.route.body is Body.EVENTS and media in (CLOUDEVENT, CLOUDEVENTS):
             return None
         return MEDIA_TYPE
-
-
-def media_type(content_type: bytes) -> bytes:
-    """Without parameters, in lower case."""
-    return content_type.partition(b";")[0].strip().lower()
 
 
 class _Node:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from topics.engine import lifecycle, priority
 from topics.engine import read as reading
@@ -15,7 +17,8 @@ from topics.server.describe import I32, TOPIC_NAME, U64, about
 from topics.server.exchange import Exchange
 from topics.server.failure import forbidden
 
-_CONFIG: Final = msgspec.json.Decoder(dict[str, Any])
+_CONFIG: Final = msgspec.json.Decoder(dict[str, Raw])
+_VALUE: Final = msgspec.json.Decoder(Any)
 
 
 class ConfigBody(msgspec.Struct):
@@ -113,11 +116,16 @@ def not_of_the_server(name: str) -> None:
         raise forbidden("names beginning with $ belong to the server", {"topic": name})
 
 
+def members(config: dict[str, Raw]) -> dict[str, Any]:
+    """What a configuration says; members that are not known are passed over unread [CFG-8]."""
+    return {name: wire.decode(_VALUE, config[name]) for name in TopicConfig.__struct_fields__ if name in config}
+
+
 def put(exchange: Exchange) -> None:
     """`PUT /v0/topics/{topic}` (02 §3.1)."""
     name = name_of(exchange)
     not_of_the_server(name)
-    config = wire.decode(_CONFIG, exchange.body) if exchange.body else {}
+    config = members(wire.decode(_CONFIG, exchange.body)) if exchange.body else {}
     exchange.body_done()
 
     def done(outcome: Any) -> None:
@@ -179,14 +187,21 @@ def listing(exchange: Exchange) -> None:
         and (system or not is_system_name(name))
         and app.permits(key, name)
     )  # fmt: skip
-    now = core.clock.now_ms()
     page = [core.names[name] for name in names[:size]]
+    after = page[-1].name if len(names) > size else ""
+    reading.refresh(core, page, lambda: _listed(exchange, page, after, touch=touch), exchange.fail)
+
+
+def _listed(exchange: Exchange, page: Sequence[Topic], after: str, *, touch: bool) -> None:
+    """Answer with a page whose retention is applied."""
+    now = exchange.core.clock.now_ms()
+    there = [topic for topic in page if not topic.removed]
     if touch:
-        for topic in page:
+        for topic in there:
             topic.last_consumed_ms = now
-    told: dict[str, Any] = {"topics": [_entry(topic, now) for topic in page]}
-    if len(names) > size:
-        told["next_cursor"] = wire.cursor_after(page[-1].name)
+    told: dict[str, Any] = {"topics": [_entry(topic, now) for topic in there]}
+    if after:
+        told["next_cursor"] = wire.cursor_after(after)
     exchange.reply(200, wire.timed(wire.encode(told), exchange.elapsed_ms()))
 
 

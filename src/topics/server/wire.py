@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
@@ -19,6 +20,10 @@ T = TypeVar("T")
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
+CURSOR_MAX: Final = 512
+"""Characters; the token of the longest name has fewer."""
+
+_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 encode = msgspec.json.Encoder().encode
 
@@ -52,6 +57,11 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise bad_request(str(error)) from None
 
 
+def media_type(content_type: bytes) -> bytes:
+    """Without parameters, in lower case."""
+    return content_type.partition(b";")[0].strip().lower()
+
+
 def timed(body: bytes, total_ms: float, more: bytes = b"") -> bytes:
     """An object's bytes with the performance block as its last member (02 §1.7)."""
     return b'%b,"performance":{"server_total_ms":%.3f%b}}' % (body[:-1], total_ms, more)
@@ -78,9 +88,12 @@ def number(query: Mapping[str, str], name: str, default: int) -> int:
 def page_size(query: Mapping[str, str]) -> int:
     """Clamped to 1 … 1000 [API-19]."""
     value = query.get("page_size", "")
-    if value.startswith("-") and value[1:].isdigit():
+    if not _INTEGER.fullmatch(value):
+        return PAGE_DEFAULT
+    if value.startswith("-"):
         return 1
-    return min(max(number(query, "page_size", PAGE_DEFAULT), 1), PAGE_MAX)
+    digits = value.lstrip("0")
+    return PAGE_MAX if len(digits) > 4 else min(max(int(digits or "0"), 1), PAGE_MAX)
 
 
 def cursor_after(name: str) -> str:
@@ -92,6 +105,8 @@ def cursor_name(token: str) -> str:
     """The name a token ends with; empty for the first page [PAG-3]."""
     if not token:
         return ""
+    if len(token) > CURSOR_MAX:
+        raise bad_request("cursor is not one that a list returned")
     try:
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         value: Any = msgspec.json.decode(raw)

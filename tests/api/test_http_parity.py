@@ -1,0 +1,254 @@
+"""The server says what the embedded engine says: random operations on both, under one clock [S-350]."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.api.expect import like
+from tests.api.kit import Running, running
+from topics import Engine
+from topics.errors import TopicsError
+from topics.testing import ManualClock
+
+STATUS = {
+    "invalid_request": 400, "batch_too_large": 400, "record_too_large": 400, "topic_not_found": 404,
+    "producer_gap": 409, "topic_exists_incompatible": 409, "topic_full": 422, "throttled": 429,
+}  # fmt: skip
+
+
+class Op(NamedTuple):
+    """One operation: what it is, the topic's number, its arguments."""
+
+    kind: str
+    topic: int
+    body: dict[str, Any]
+
+
+# -- operations ------------------------------------------------------------------------------------------------------
+
+TAGS = st.sampled_from(["a", "ab", "b", "", "é", "a*", None])
+NODES = st.sampled_from(["n1", "n2", "", None])
+DATA = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.text(max_size=6)
+    | st.floats(allow_nan=False, width=32),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+).filter(lambda value: "inf" not in str(value))
+SEQ = st.integers(0, 12) | st.sampled_from([2**53, 2**64 - 1, 2**64, -1, 1.0, True, "1"])
+
+
+def _some(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=members)
+
+
+CONFIG = _some(
+    ttl_ms=st.sampled_from([0, 50, 100]), cap_records=st.integers(0, 4), cap_bytes=st.sampled_from([0, 10, 30]),
+    discard=st.sampled_from(["old", "reject"]), durability=st.sampled_from(["ephemeral", "memory", "disk", "fsync"]),
+    priority=st.sampled_from([None, -5, 2000]), dedupe_node=st.booleans(), auto_create=st.booleans(),
+    idempotency_window_ms=st.sampled_from([0, 80, 120_000]), type=st.sampled_from(["log", "log", "log", "queue", "x"]),
+    lease_ms=st.sampled_from([1, 500]), unknown=st.just([1]),
+)  # fmt: skip
+METAS: st.SearchStrategy[Any] = st.sampled_from([None, {}, {"k": 1}, {"m": {}}, 5])
+RECORD = st.fixed_dictionaries({"data": DATA}, optional={"tag": TAGS, "node": NODES, "meta": METAS})
+PRODUCER = st.fixed_dictionaries(
+    {"id": st.sampled_from(["p", "q"]), "epoch": st.integers(0, 2), "index": st.integers(0, 3)}
+)
+WRITE = st.fixed_dictionaries(
+    {"records": st.lists(RECORD, max_size=6)},
+    optional={
+        "node": NODES, "idempotency_key": st.sampled_from(["k1", "k2", "", None]), "producer": PRODUCER,
+        "create": st.sampled_from([True, False, None]), "config": CONFIG,
+    },
+)  # fmt: skip
+DIFF = _some(
+    from_seq=SEQ, limit=st.sampled_from([0, 1, 3, 1000, 2**32, -1]),
+    node=NODES | st.lists(st.sampled_from(["n1", "n2"])),
+    max_batch_bytes=st.sampled_from([0, 1, 12, 2**64 - 1]),
+)  # fmt: skip
+DELETE = _some(
+    before_seq=SEQ | st.none(),
+    match=st.sampled_from(["a", "a*", "*", "", ["tag", "Eq", "b"], ["tag", "Glob", "b"], None]),
+    seqs=st.lists(st.integers(0, 9), max_size=3) | st.none(), dry_run=st.booleans(),
+)  # fmt: skip
+
+
+def _ops(kind: str, body: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[Op]:
+    return st.builds(Op, st.just(kind), st.integers(0, 1), body)
+
+
+NONE = st.just(dict[str, Any]())
+OPS = st.lists(
+    st.one_of(
+        _ops("put", CONFIG), _ops("write", WRITE), _ops("write", WRITE), _ops("diff", DIFF), _ops("diff", DIFF),
+        _ops("delete", DELETE), _ops("state", _some(touch=st.booleans())), _ops("drop", NONE), _ops("list", NONE),
+        _ops("from_ts", st.fixed_dictionaries({"ago_ms": st.integers(-10, 200)})),
+        _ops("pass", st.fixed_dictionaries({"ms": st.sampled_from([1, 30, 51, 100])})),
+    ),
+    min_size=1, max_size=14,
+)  # fmt: skip
+
+
+# -- both sides ------------------------------------------------------------------------------------------------------
+
+
+class Served:
+    """The operations over HTTP: the answer, or code and detail of the error."""
+
+    def __init__(self, client: httpx.Client, clock: ManualClock) -> None:
+        self._client = client
+        self._clock = clock
+
+    def do(self, op: Op, name: str) -> Any:
+        path = f"/v0/topics/{name}"
+        ask = self._client
+        match op.kind:
+            case "put":
+                return self._told(ask.put(path, json=op.body))
+            case "write":
+                return self._told(ask.post(path, json=op.body))
+            case "diff":
+                return self._told(ask.post(f"{path}/diff", json={**op.body, "include_tags": True}))
+            case "from_ts":
+                ts = self._clock.now_ms() - op.body["ago_ms"]
+                return self._told(ask.post(f"{path}/diff", json={"from_ts": ts, "include_tags": True}))
+            case "delete":
+                return self._told(ask.post(f"{path}/delete", json=op.body))
+            case "state":
+                touch = "true" if op.body.get("touch", True) else "false"
+                return self._told(ask.get(path, params={"touch": touch}))
+            case "list":
+                prefix = name[:-1]
+                told = self._told(ask.get("/v0/topics", params={"prefix": prefix}))
+                return [(one["topic"], one["count"], one["bytes"], one["earliest_seq"]) for one in told["topics"]]
+            case _:
+                return self._told(ask.delete(path))["deleted"]
+
+    def _told(self, answer: httpx.Response) -> Any:
+        told = answer.json()
+        if "error" in told:
+            error = told["error"]
+            assert answer.status_code == STATUS[error["code"]]
+            return error["code"], error.get("detail")
+        told.pop("performance")
+        assert answer.status_code == (201 if told.get("created") else 200)
+        return told
+
+
+class Embedded:
+    """The same with the engine, answered in the shapes of HTTP."""
+
+    def __init__(self, engine: Engine, clock: ManualClock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def do(self, op: Op, name: str) -> Any:
+        try:
+            return getattr(self, f"_{op.kind}")(name, **op.body)
+        except TopicsError as error:
+            names = {
+                "topic_not_found": ("topic",), "producer_gap": ("epoch", "index"),
+                "topic_full": ("topic", "cap_records", "cap_bytes", "head_seq", "earliest_seq"),
+                "topic_exists_incompatible": ("topic", "existing_type", "requested_type"),
+            }.get(error.code)  # fmt: skip
+            return error.code, names and {name: getattr(error, name) for name in names}
+
+    def _put(self, name: str, **config: Any) -> Any:
+        created, stored = self._engine.put_topic(name, config)
+        return {"topic": name, "created": created, "config": stored.as_dict()}
+
+    def _write(self, name: str, **body: Any) -> Any:
+        result = self._engine.append(name, body.pop("records"), **body)
+        return {"topic": name, **msgspec.structs.asdict(result), "seqs": result.seqs}
+
+    def _diff(self, name: str, from_seq: Any = 0, max_batch_bytes: Any = 0, **body: Any) -> Any:
+        return self._page(name, self._engine.read(name, from_seq, max_bytes=max_batch_bytes, **body))
+
+    def _from_ts(self, name: str, ago_ms: int) -> Any:
+        return self._page(name, self._engine.read(name, from_ts=self._clock.now_ms() - ago_ms))
+
+    def _page(self, name: str, page: Any) -> Any:
+        records = []
+        for one in page.records:
+            told = {"$seq": one.seq, "$ts": one.ts, "$node": one.node, "$tag": one.tag, "meta": one.meta}
+            records.append({**{key: value for key, value in told.items() if value is not None}, "data": one.data})
+        gap = page.tombstone and msgspec.structs.asdict(page.tombstone)
+        return {
+            "topic": name, "records": records, "next_from_seq": page.next_from_seq, "head_seq": page.head_seq,
+            "earliest_seq": page.earliest_seq, "caught_up": page.caught_up, "tombstone": gap, "lag": page.lag,
+        }  # fmt: skip
+
+    def _delete(self, name: str, **body: Any) -> Any:
+        return {"topic": name, **msgspec.structs.asdict(self._engine.delete(name, **body))}
+
+    def _state(self, name: str, touch: bool = True) -> Any:
+        found = self._engine.state(name, touch=touch)
+        told = msgspec.structs.asdict(found)
+        assert told.pop("queue") is None
+        return {**told, "config": found.config.as_dict(), "type": found.type, "next_seq": found.next_seq}
+
+    def _drop(self, name: str) -> Any:
+        return self._engine.delete_topic(name)
+
+    def _list(self, name: str) -> Any:
+        found = [self._engine.state(one, touch=False) for one in self._engine.topics(name[:-1])]
+        return [(one.topic, one.count, one.bytes, one.earliest_seq) for one in found]
+
+
+# -- the test --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(scope="module")
+def timed_server(clock: ManualClock) -> Iterator[Running]:
+    with running(clock=clock) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def engine(clock: ManualClock) -> Iterator[Engine]:
+    with tempfile.TemporaryDirectory() as scratch, Engine.open(scratch, clock=clock) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Callable[[], str]:
+    """Prefixes that no other example uses."""
+    count = iter(range(1_000_000))
+    return lambda: f"e{next(count)}-"
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(ops=OPS)
+def test_the_server_answers_like_the_engine(
+    client: httpx.Client,
+    timed_server: Running,
+    engine: Engine,
+    clock: ManualClock,
+    fresh: Callable[[], str],
+    ops: list[Op],
+) -> None:
+    """[S-350, DIF-2, WR-3, DLR-2, TOP-6]"""
+    prefix = fresh()
+    with like(client, timed_server) as one:
+        served, embedded = Served(one, clock), Embedded(engine, clock)
+        for op in ops:
+            if op.kind == "pass":
+                clock.jump(op.body["ms"])
+                continue
+            name = f"{prefix}{op.topic}"
+            assert served.do(op, name) == embedded.do(op, name), op

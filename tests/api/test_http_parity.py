@@ -116,7 +116,9 @@ class Served:
             case "put":
                 return self._told(ask.put(path, json=op.body))
             case "write":
-                return self._told(ask.post(path, json=op.body))
+                # Numbers spelt as the engine spells them: `1e16`, not `1e+16`.
+                body = msgspec.json.encode(op.body)
+                return self._told(ask.post(path, content=body, headers={"content-type": "application/json"}))
             case "diff":
                 return self._told(ask.post(f"{path}/diff", json={**op.body, "include_tags": True}))
             case "from_ts":

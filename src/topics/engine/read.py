@@ -283,10 +283,11 @@ class _Walk:
                 at = behind
                 continue
             chosen = self._choose(listed, sizes, at, n)
-            if self._take_run(run, chosen, sizes):
+            taken = self._take_run(run, chosen, sizes)
+            if taken:
                 if len(self.records) >= self._limit:
                     return False
-                at = chosen[-1] + 1
+                at += taken
                 continue
             fetched = self._topic.index.fetch(run, chosen)
             if self._take_all(run.first + at, fetched, sizes[at : at + len(chosen)]):
@@ -317,23 +318,24 @@ class _Walk:
             behind += 1
         return list(range(at, behind))
 
-    def _take_run(self, run: Run, chosen: Sequence[int], sizes: list[int]) -> bool:
-        """Deliver records in a row as JSON, where there is nothing to decide about any of them."""
+    def _take_run(self, run: Run, chosen: Sequence[int], sizes: list[int]) -> int:
+        """Deliver records in a row as JSON, as many as there is nothing to decide about; how many."""
         if self._wanted is None or self._nodes:
-            return False
+            return 0
         size = sum(sizes[chosen[0] : chosen[-1] + 1])
         if self._bytes + size > self._budget:
-            if len(chosen) == 1:
-                return False
             # The last one chosen is the one that does not fit.
-            return self._take_run(run, chosen[:-1], sizes)
+            chosen = chosen[:-1]
+            size = sum(sizes[chosen[0] : chosen[-1] + 1]) if chosen else 0
+        if not chosen or self._bytes + size > self._budget:
+            return 0
         pieces = self._topic.index.project(run, chosen[0], chosen[-1] + 1, self._wanted)
         if pieces is None:
-            return False
+            return 0
         self._bytes += size
         self.records += pieces
         self.cursor = run.first + chosen[-1]
-        return True
+        return len(chosen)
 
     def _render(self, stored: Sequence[Stored]) -> list[Any]:
         return list(map(_record, stored)) if self._wanted is None else project.stored(stored, self._wanted)

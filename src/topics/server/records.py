@@ -40,9 +40,7 @@ class WriteBody(msgspec.Struct):
     idempotency_key: Annotated[
         str | None, about("of a retry, 256 bytes at most; instead of the header `Idempotency-Key`", {"minLength": 1})
     ] = None
-    producer: Annotated[
-        Producer | None, about("place of the write among those of a long-lived writer", PRODUCER)
-    ] = None
+    producer: Producer | None = None
     create: Annotated[bool | None, about("whether an absent topic is created; by default the server decides")] = None
     config: Annotated[
         dict[str, Raw] | None, about("configuration of the topic, used only if this write creates it")
@@ -67,6 +65,9 @@ class WriteRequest(WriteBody, kw_only=True):
     records: Annotated[  # type: ignore[assignment]
         list[Given], about("in this order; `TOPICS_MAX_BATCH_RECORDS` at most", {"minItems": 1})
     ]
+    producer: Annotated[
+        dict[str, Any] | None, about("place of the write among those of a long-lived writer", PRODUCER)
+    ] = None  # type: ignore[assignment]
 
 
 class Event(msgspec.Struct):

@@ -21,13 +21,14 @@ import fcntl
 import logging
 import mmap
 import os
+import stat
 import struct
 import subprocess
 import sys
 import uuid
 import warnings
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from topics import paths
 
@@ -153,6 +154,29 @@ def replace_file(fs: Fs, path: str, data: bytes) -> None:
         close_quietly(file)
     fs.rename(temporary, path)
     fs.sync_dir(os.path.dirname(path) or ".")
+
+
+class Regular(NamedTuple):
+    """A small file of the operator's."""
+
+    data: bytes
+    others_read: bool
+    """Anyone on the machine may read it."""
+
+
+def read_regular(path: str, bytes_max: int) -> Regular:
+    """The whole of a small regular file; what could block, such as a pipe, is refused like what is too long."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
+        data = pread_all(OsFile(fd), bytes_max + 1, 0)
+    finally:
+        os.close(fd)
+    if len(data) > bytes_max:
+        raise OSError(errno.EFBIG, f"it is longer than {bytes_max} bytes", path)
+    return Regular(data, bool(mode & stat.S_IROTH))
 
 
 def close_quietly(file: File) -> None:
@@ -373,8 +397,8 @@ class OsFs:
         return file
 
     def free_bytes(self, path: str) -> int:
-        stat = os.statvfs(self._at(path))
-        return stat.f_bavail * stat.f_frsize
+        found = os.statvfs(self._at(path))
+        return found.f_bavail * found.f_frsize
 
     def map(self, path: str) -> mmap.mmap | None:
         fd = os.open(self._at(path), os.O_RDONLY | os.O_CLOEXEC)

@@ -4,18 +4,21 @@
     Key       digest, scopes, prefixes, and the use of it: requests in flight, open streams
 
 Only digests are kept [KEY-5]. A token is compared with every digest, in constant time and without leaving early
-[KEY-6]. The ring is replaced whole on SIGHUP; what its keys have in use goes on counting. Event loop only.
+[KEY-6]. The ring is replaced whole on SIGHUP; what its keys have in use goes on counting. Event loop only, but for
+`load`, which any thread may call.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from topics.errors import SettingsError
+from topics.fs import Regular, read_regular
 
 READ: Final = "read"
 WRITE: Final = "write"
@@ -35,6 +38,10 @@ _TOKENS: Final[dict[str, frozenset[str]]] = {
     "admin": frozenset({ADMIN}),
     "a": frozenset({ADMIN}),
 }
+
+
+FILE_BYTES_MAX: Final = 1 << 20
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Usage:
@@ -118,6 +125,27 @@ def _form_decoded(text: bytes) -> bytes:
     return unquote_to_bytes(text.replace(b"+", b" "))
 
 
+class Found(NamedTuple):
+    """Entries of a keys file, and what is wrong with the file itself."""
+
+    entries: list[Entry]
+    warnings: list[str]
+
+
+def load(path: str) -> Found:
+    """Read the keys file; a `SettingsError` when it cannot be read or holds what is no entry [KEY-4, BOOT-2]."""
+    variable = "TOPICS_API_KEYS_FILE"
+    try:
+        file: Regular = read_regular(path, FILE_BYTES_MAX)
+    except OSError as error:
+        raise SettingsError(variable, f"{path} cannot be read: {error.strerror or error}") from None
+    warnings = [f"{path} holds API keys and is readable by others; chmod o-r"] if file.others_read else []
+    entries = parse_lines(file.data.decode("utf-8-sig", "surrogateescape"), variable)
+    if not entries:
+        warnings.append(f"{path} holds no API key")
+    return Found(entries, warnings)
+
+
 def parse(text: str, variable: str = "TOPICS_API_KEYS") -> list[Entry]:
     """Entries of a comma-separated list."""
     return _entries(text.split(","), variable, "entry")
@@ -125,7 +153,8 @@ def parse(text: str, variable: str = "TOPICS_API_KEYS") -> list[Entry]:
 
 def parse_lines(text: str, variable: str = "TOPICS_API_KEYS_FILE") -> list[Entry]:
     """Entries of a file: one per line, `#` begins a comment line [KEY-4]."""
-    lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
+    # Not `splitlines`, which also takes a character inside a secret for the end of a line.
+    lines = ["" if line.lstrip().startswith("#") else line for line in text.split("\n")]
     return _entries(lines, variable, "line")
 
 
@@ -137,6 +166,8 @@ def _entries(items: list[str], variable: str, what: str) -> list[Entry]:
             continue
         if "," in item:
             raise SettingsError(variable, f"{what} {number} contains a comma")
+        if _CONTROL.search(item):
+            raise SettingsError(variable, f"{what} {number} contains a control character")
         found.append(_entry(item, variable, f"{what} {number}"))
     return found
 

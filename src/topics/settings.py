@@ -14,11 +14,15 @@ the warning about misspelt names all read these rows.
 
 A bad value stops start-up and names the variable [A-17]; an unknown variable is warned about with the
 nearest known name [ENV-3]. What `0` means is part of the row: the default for request limits [LIM-1],
-unlimited for resource limits [RES-1]. Parsing is pure; only `from_env` looks at the environment.
+unlimited for resource limits [RES-1]. Parsing is pure; only `from_env` and `forget_api_keys` touch the environment.
+
+Every setting of the server but the keys themselves has a flag of `topics serve`, named after the variable:
+`TOPICS_WAL_SHARDS` is `--wal-shards`. A flag wins over its variable, also when it is blank.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import difflib
 import os
@@ -63,6 +67,13 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
     default_text: str = ""
     check: Callable[[str], str] | None = None
+
+    @property
+    def flag(self) -> str:
+        """The option of `topics serve`; empty for a secret, which has none: anyone can read arguments."""
+        if self.kind == "secret":
+            return ""
+        return "--" + self.name.removeprefix(PREFIX).lower().replace("_", "-")
 
     @property
     def unit(self) -> str:
@@ -272,11 +283,20 @@ class ClientSettings:
 
 
 class Loaded(NamedTuple):
-    """Settings, what to warn about, and which variables were given."""
+    """Settings, what to warn about, and which of them were given."""
 
     settings: Settings
     warnings: list[str]
     given: frozenset[str]
+    """Names of the variables that hold a value, or whose flag does."""
+    flags: frozenset[str] = frozenset()
+    """Those of them that a flag gave."""
+
+    def source(self, name: str) -> Literal["flag", "environment", "default"]:
+        """Where a variable's value comes from [SET-1]."""
+        if name in self.flags:
+            return "flag"
+        return "environment" if name in self.given else "default"
 
 
 _GROUPS = {
@@ -304,12 +324,25 @@ TABLE: tuple[Setting, ...] = SERVER_TABLE + CLIENT_TABLE
 _KNOWN = {setting.name for setting in TABLE}
 
 
-def parse(env: Mapping[str, str]) -> Loaded:
-    """Settings of the engine and the server from a mapping; raises `SettingsError`."""
-    values, given = _parse_table(SERVER_TABLE, env)
-    settings = Settings(**values)
+def parse(env: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Loaded:
+    """Settings of the engine and the server from a mapping; raises `SettingsError`.
+
+    `flags` go by the names of their variables too, and win.
+    """
+    flags = flags or {}
+    values, given = _parse_table(SERVER_TABLE, {name: text for name, text in env.items() if name not in flags})
+    flagged, from_flags = _parse_table(SERVER_TABLE, flags, shown=lambda setting: setting.flag)
+    settings = Settings(**_with_port_of_flag(values, flagged), **flagged)
     _check_together(settings)
-    return Loaded(settings, _unknown(env), given)
+    return Loaded(settings, _unknown(env), given | from_flags, from_flags)
+
+
+def _with_port_of_flag(values: dict[str, Any], flagged: dict[str, Any]) -> dict[str, Any]:
+    """A port in `TOPICS_HOST` is a port of the environment: `--port` wins over it as well."""
+    match = _HOST_PORT.fullmatch(values.get("host", ""))
+    if match is not None and "port" in flagged:
+        return {**values, "host": f"{match[1]}:{flagged['port']}"}
+    return values
 
 
 def parse_client(env: Mapping[str, str]) -> ClientSettings:
@@ -318,20 +351,38 @@ def parse_client(env: Mapping[str, str]) -> ClientSettings:
     return ClientSettings(**values)
 
 
-def from_env() -> Loaded:
+def from_env(flags: Mapping[str, str] | None = None) -> Loaded:
     """`parse` of this process's environment."""
-    return parse(os.environ)
+    return parse(os.environ, flags)
+
+
+def forget_api_keys() -> None:
+    """Take the keys out of this process's own environment, and overwrite the copy it was started with [KEY-5]."""
+    name = "TOPICS_API_KEYS"
+    secret = os.environb.get(name.encode())
+    if secret is None:
+        return
+    find = ctypes.CDLL(None).getenv
+    find.argtypes, find.restype = [ctypes.c_char_p], ctypes.c_void_p
+    address = find(name.encode())
+    if address and ctypes.string_at(address) == secret:
+        ctypes.memset(address, 0, len(secret))
+    del os.environ[name]
 
 
 _T = TypeVar("_T")
 
 
-def _parse_table(table: tuple[Setting, ...], env: Mapping[str, str]) -> tuple[dict[str, Any], frozenset[str]]:
+def _parse_table(
+    table: tuple[Setting, ...], env: Mapping[str, str], shown: Callable[[Setting], str] | None = None
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Values by field, and the names that had one; `shown` is what an error calls a setting."""
     values: dict[str, Any] = {}
     for setting in table:
         text = env.get(setting.name, "").strip()
         if text:
-            values[setting.field] = _value(setting, text)
+            named = setting if shown is None else setting._replace(name=shown(setting))
+            values[setting.field] = _value(named, text)
     return values, frozenset(PREFIX + field.upper() for field in values)
 
 

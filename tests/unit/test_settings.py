@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import os
 
 import pytest
 from hypothesis import given
@@ -219,3 +221,44 @@ def test_any_text_parses_or_is_refused_by_name(env: dict[str, str]) -> None:
     except SettingsError as error:
         refused = error
     assert refused is None or (refused.name.startswith("TOPICS_") and str(refused).startswith(refused.name))
+
+
+def test_a_flag_wins_over_its_variable_and_is_named_when_it_is_bad() -> None:
+    """(11 §2, [SET-1])"""
+    env = {"TOPICS_PORT": "1", "TOPICS_MAX_TOPICS": "2", "TOPICS_MAX_LIMIT": "3"}
+    loaded = settings.parse(env, {"TOPICS_PORT": "9", "TOPICS_MAX_TOPICS": " "})
+    assert (loaded.settings.port, loaded.settings.max_topics, loaded.settings.max_limit) == (9, 100_000, 3)
+    sources = [loaded.source(name) for name in (*env, "TOPICS_HOST")]
+    assert sources == ["flag", "default", "environment", "default"]
+    assert settings.parse({"TOPICS_PORT": "x"}, {"TOPICS_PORT": "9"}).settings.port == 9
+    with pytest.raises(SettingsError, match=r"^--wal-shards: '65' is not accepted"):
+        settings.parse({}, {"TOPICS_WAL_SHARDS": "65"})
+
+
+@pytest.mark.parametrize(
+    ("host", "flags", "bind"),
+    [
+        ("10.0.0.1:80", {"TOPICS_PORT": "9"}, ("10.0.0.1", 9)),
+        ("[::1]:80", {"TOPICS_PORT": "9"}, ("::1", 9)),
+        ("10.0.0.1:80", {}, ("10.0.0.1", 80)),
+        ("10.0.0.1:80", {"TOPICS_HOST": "localhost"}, ("localhost", 4000)),
+        ("10.0.0.1", {"TOPICS_HOST": "localhost:7", "TOPICS_PORT": "9"}, ("localhost", 7)),
+    ],
+)
+def test_a_port_flag_wins_over_a_port_in_the_host_variable(
+    host: str, flags: dict[str, str], bind: tuple[str, int]
+) -> None:
+    assert settings.parse({"TOPICS_HOST": host}, flags).settings.bind == bind
+
+
+def test_keys_are_taken_out_of_the_environment_and_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[KEY-5]"""
+    monkeypatch.setenv("TOPICS_API_KEYS", "s3cret-é")
+    find = ctypes.CDLL(None).getenv
+    find.argtypes, find.restype = [ctypes.c_char_p], ctypes.c_void_p
+    address = find(b"TOPICS_API_KEYS")
+    settings.forget_api_keys()
+    assert "TOPICS_API_KEYS" not in os.environ
+    assert find(b"TOPICS_API_KEYS") is None
+    assert b"s3cret" not in ctypes.string_at(address, 9)
+    settings.forget_api_keys()

@@ -188,20 +188,15 @@ def _topics(exchange: Exchange) -> int:
 def settings(exchange: Exchange) -> None:
     """`GET /v0/settings` [SET-1]."""
     app = exchange.app
-    given = app.loaded.given
     told = {
         "settings": [
-            SettingAnswer(row.name, _shown(row, getattr(app.settings, row.field)), _source(row.name in given))
+            SettingAnswer(row.name, _shown(row, getattr(app.settings, row.field)), app.loaded.source(row.name))
             for row in SERVER_TABLE
         ],
         "keys": [KeyAnswer(sorted(key.scopes), list(key.prefixes)) for key in app.keys.keys],
         "build": Build(topics.__version__, KERNEL, platform.python_version()),
     }
     exchange.reply(200, wire.timed(wire.encode(told), exchange.elapsed_ms()))
-
-
-def _source(given: bool) -> Literal["default", "environment"]:
-    return "environment" if given else "default"
 
 
 def _shown(row: Setting, value: Any) -> Any:

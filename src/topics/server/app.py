@@ -182,7 +182,11 @@ class App:
 
     def warn(self, message: str) -> None:
         """Log a warning and keep it for the metrics."""
-        log.warning("%s", message)
+        log.warning("%s", message, extra={"kept": True})
+        self.keep_warning(message)
+
+    def keep_warning(self, message: str) -> None:
+        """One of the last warnings [MET-6]; any thread."""
         self.warnings.append(Warned(self.clock.now_ms(), message))
 
 

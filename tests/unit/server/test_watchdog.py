@@ -1,0 +1,60 @@
+"""How late beats are is how long the loop stood still [P-10]."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from topics import settings
+from topics.server.app import App
+from topics.server.browser import Policy
+from topics.server.keys import KeyRing
+from topics.server.watchdog import BEAT_S, BUCKETS_MS, Watchdog
+from topics.testing import ManualClock
+
+BEAT_MS = int(BEAT_S * 1000)
+
+
+class Loop:
+    """Holds the next beat until the test lets it come."""
+
+    def __init__(self) -> None:
+        self.due: Any = None
+
+    def call_later(self, delay: float, call: Any, *args: Any) -> Any:
+        self.due = lambda: call(*args)
+        return asyncio.Handle(call, args, cast(Any, self))
+
+    def get_debug(self) -> bool:
+        return False
+
+
+def watched() -> tuple[App, Watchdog, Loop, ManualClock]:
+    clock = ManualClock()
+    app = App(settings.parse({}), KeyRing(), clock, Policy.of((), (), "127.0.0.1", guarded=True))
+    dog, loop = Watchdog(app), Loop()
+    dog.start(cast(Any, loop))
+    return app, dog, loop, clock
+
+
+def test_a_beat_in_time_is_no_stall_and_a_late_one_is() -> None:
+    app, dog, loop, clock = watched()
+    for late_ms in (0, 3, 40, 700):
+        clock.advance(ms=BEAT_MS + late_ms)
+        loop.due()
+    assert app.stall_ms_max == 700.0
+    assert dog.sum_ms == 743.0
+    assert sum(dog.counts) == 4
+    assert [dog.counts[BUCKETS_MS.index(bound)] for bound in (0.5, 5.0, 50.0)] == [1, 1, 1]
+    assert dog.counts[-1] == 1
+
+
+def test_long_stalls_are_warned_about_at_most_once_a_minute() -> None:
+    app, _, loop, clock = watched()
+    for late_ms in (199, 250, 900, 400):
+        clock.advance(ms=BEAT_MS + late_ms)
+        loop.due()
+    assert [warned.message.split(";")[0] for warned in app.warnings] == ["the event loop stood still for 250 ms"]
+    clock.advance(ms=60_000)
+    loop.due()
+    assert len(app.warnings) == 2

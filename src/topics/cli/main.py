@@ -12,6 +12,7 @@ before or after the command; `args.json`, `args.quiet` and `args.debug` always e
     0        done
     1        failed: one line on stderr with the error's code and a hint
     2        wrong usage or a bad setting
+    3        `serve`: the store cannot be opened
     130      interrupted
     141      the reader of the output went away; nothing is printed
 
@@ -54,6 +55,7 @@ class CommandModule(Protocol):
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command("serve", "run the server", "topics.cli.serve"),
     Command("wal", "look into a write-ahead log, verify it, dump it, or see one recover", "topics.cli.wal"),
     Command("doctor", "check every file of a store and say what to do; mend a damaged log", "topics.cli.doctor"),
 )

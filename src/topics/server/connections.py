@@ -111,6 +111,8 @@ class Connections:
             except TimeoutError:
                 for one in list(self.open):
                     one.abort()
+                # What was running must know that its client is gone before the engine is closed elsewhere.
+                await self._gone.wait()
 
     def forget(self, one: _Front) -> None:
         """A connection is gone."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from topics.clock import Clock, SystemClock
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.fs import Fs
+from topics.server import bind
 from topics.server.app import App
 from topics.server.browser import Policy
 from topics.server.connections import Connections
@@ -26,10 +27,10 @@ from topics.server.keys import KeyRing
 from topics.settings import Loaded
 from topics.storage.owner import LoopOwner
 
-log = logging.getLogger("topics.server")
-
 DRAIN_S: Final = 10.0
-BACKLOG: Final = 4096
+TLS_HANDSHAKE_S: Final = 30.0
+"""As long as a request's head may take from accept [API-25]."""
+TLS_SHUTDOWN_S: Final = 1.0
 
 
 class Server:
@@ -57,22 +58,40 @@ class Server:
         self.connections = Connections(
             self.app, settings.max_connections if most_connections is None else most_connections
         )
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def listen(self, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Bind and accept; the address that was bound."""
-        self._loop = asyncio.get_running_loop()
-        host, port = self.app.settings.bind
-        self._listener = await self._loop.create_server(
-            self.connections.protocol, host.strip("[]"), port, backlog=BACKLOG, ssl=tls
-        )
-        self.connections.start(self._loop)
-        name = self._listener.sockets[0].getsockname()
+    def use_keys(self, keys: KeyRing) -> None:
+        """For requests from now on [KEY-4]."""
+        self.app.keys = keys
+
+    async def listen(
+        self, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] | None = None
+    ) -> tuple[str, int]:
+        """Accept on sockets that are bound already, or bind; the address of the first."""
+        loop = self._loop = asyncio.get_running_loop()
+        if sockets is None:
+            sockets = bind.listening(bind.resolve(*self.app.settings.bind))
+        name = sockets[0].getsockname()
+        for sock in sockets:
+            made = loop.create_server(
+                self.connections.protocol, sock=sock, backlog=bind.BACKLOG, ssl=tls,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S if tls else None,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_S if tls else None,
+            )  # fmt: skip
+            self._listeners.append(await made)
+        self.connections.start(loop)
         return name[0], name[1]
 
+    def stop_listening(self) -> None:
+        """Accept nothing any more; open connections are told that the server stops. Again is fine."""
+        self.app.draining = True
+        for one in self._listeners:
+            one.close()
+        self._listeners.clear()
+
     async def recover(self, path: str | None, tell: Callable[[float], None] | None = None) -> Engine:
-        """Open the store aside, then take its engine over."""
+        """Open the store aside, then take its engine over. What `tell` raises ends it: nothing is harmed."""
         assert self._loop is not None
         app = self.app
 
@@ -93,9 +112,7 @@ class Server:
     async def drain(self, within_s: float = DRAIN_S) -> None:
         """Stop: nothing that was accepted is lost [API-5]."""
         app = self.app
-        app.draining = True
-        if self._listener is not None:
-            self._listener.close()
+        self.stop_listening()
         if app.engine is not None:
             app.engine.end_waits()
         await self.connections.drain(within_s)

@@ -34,16 +34,27 @@ class Previous(NamedTuple):
     failed: frozenset[FailedSync]
 
 
+def check_free(fs: Fs, dir: str) -> None:
+    """Raise `DataDirInUse` when somebody holds the lock now; nothing is made or changed."""
+    path = f"{dir}/{paths.LOCK_FILE}"
+    if fs.exists(path):
+        close_quietly(_locked(fs, dir, path))
+
+
+def _locked(fs: Fs, dir: str, path: str) -> File:
+    try:
+        return fs.lock(path)
+    except BlockingIOError:
+        raise DataDirInUse(f"the data directory {dir} is in use by another engine{_holder(fs, path)}") from None
+
+
 class StoreLock:
     """The held lock of one data directory."""
 
     def __init__(self, fs: Fs, dir: str, boot: str, now_ms: int) -> None:
         """Take the lock, or raise `DataDirInUse`."""
         path = f"{dir}/{paths.LOCK_FILE}"
-        try:
-            self._file: File = fs.lock(path)
-        except BlockingIOError:
-            raise DataDirInUse(f"the data directory {dir} is in use by another engine{_holder(fs, path)}") from None
+        self._file: File = _locked(fs, dir, path)
         try:
             self.previous = _parse(pread_all(self._file, min(self._file.size(), _MAX_BYTES), 0))
         except BaseException:

@@ -31,7 +31,7 @@ class Loop:
 
 def watched() -> tuple[App, Watchdog, Loop, ManualClock]:
     clock = ManualClock()
-    app = App(settings.parse({}), KeyRing(), clock, Policy.of((), (), "127.0.0.1", guarded=True))
+    app = App(settings.parse({}), KeyRing(), clock, Policy.of((), (), "127.0.0.1", loopback=True))
     dog, loop = Watchdog(app), Loop()
     dog.start(cast(Any, loop))
     return app, dog, loop, clock

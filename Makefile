@@ -8,8 +8,8 @@ CODE := src tests tools $(wildcard bench)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: env-run ## write a log, kill the writer, recover it and show the report
-	@$(BIN)/topics wal demo
+run: env-run ## start the server on 127.0.0.1:4000 with ./topics-data
+	@$(BIN)/topics serve
 
 test: check ## check, then every test; what CI runs
 	@$(BIN)/pytest -n 2

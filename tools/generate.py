@@ -38,6 +38,12 @@ SETTINGS_INTRO = """\
 Settings are environment variables; there is no configuration file. Values are trimmed, and a blank one means the
 default. Flags take `1`/`true`/`on`/`yes` and `0`/`false`/`off`/`no` in any case. A value that cannot be used stops
 the start and names its variable; an unknown `TOPICS_*` variable is warned about and ignored.
+
+Each setting of the server but the keys is also an option of `topics serve`, named after the variable: `TOPICS_PORT` is
+`--port`. The option wins. `GET /v0/settings` tells what is in force and where it came from.
+
+Settings of parts that are not in this version (cold tier, queues, routers, watches, transactions) are read and checked
+already; asking for the cold tier stops the start.
 """
 
 ERRORS_INTRO = """\
@@ -54,7 +60,7 @@ CLI_INTRO = """\
 `topics COMMAND …`, or the same as `python -m topics COMMAND …`.
 
 Errors are one line on stderr with a code and a hint. Exit status: 0 done, 1 failed, 2 wrong usage or a bad setting,
-130 interrupted. Every command takes these options:
+3 (`serve`) the store cannot be opened, 130 interrupted. Every command takes these options:
 
 """
 
@@ -205,7 +211,9 @@ def _spelling(action: argparse.Action) -> str:
     names = ", ".join(action.option_strings)
     if action.choices is not None:
         return f"{names} {{{'|'.join(map(str, action.choices))}}}"
-    return names if action.nargs == 0 else f"{names} {value}"
+    if action.nargs == 0:
+        return names
+    return f"{names} [{value}]" if action.nargs == "?" else f"{names} {value}"
 
 
 def _walk(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:

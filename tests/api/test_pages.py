@@ -1,0 +1,37 @@
+"""What the pages tell people to type works: every `curl` of README and guide, against a real server [U-41]."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.api.process import WAIT_S, served
+from tests.tidy import checks
+
+PAGES = ("README.md", "docs/guides/server.md")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_every_curl_of_a_page_is_answered(tmp_path: Path) -> None:
+    told: list[str] = []
+    with served(tmp_path) as one:
+        one.ready()
+        for page in PAGES:
+            for block in checks.blocks((checks.ROOT / page).read_text(encoding="utf-8")):
+                if block.language == "sh" and "curl" in block.text:
+                    told += answers(block.text, one.url)
+    assert len(told) >= 10
+    assert all("error" not in json.loads(line) for line in told)
+
+
+def answers(block: str, url: str) -> list[str]:
+    """Run a block as it is, but for the address and for how long it waits."""
+    script = block.replace("http://127.0.0.1:4000", url).replace('"wait_ms":10000', '"wait_ms":10')
+    strict = 'curl() { command curl --noproxy "*" "$@" && echo; }\n'
+    result = subprocess.run(["sh", "-ec", strict + script], capture_output=True, text=True, check=True, timeout=WAIT_S)
+    assert url in script
+    return result.stdout.splitlines()

@@ -15,6 +15,7 @@ from topics.server.app import App
 from topics.server.http1 import OUTPUT_HIGH, Http1
 
 SWEEP_S: Final = 1.0
+ABORT_S: Final = 1.0
 USER_TIMEOUT_MS: Final = 60_000
 
 
@@ -111,8 +112,8 @@ class Connections:
             except TimeoutError:
                 for one in list(self.open):
                     one.abort()
-                # What was running must know that its client is gone before the engine is closed elsewhere.
-                await self._gone.wait()
+                # What was running should know that its client is gone before the engine is closed elsewhere.
+                await asyncio.wait({asyncio.ensure_future(self._gone.wait())}, timeout=ABORT_S)
 
     def forget(self, one: _Front) -> None:
         """A connection is gone."""

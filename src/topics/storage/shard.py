@@ -56,6 +56,8 @@ FLUSH_FRAMES = 16384
 SYNC_MARK_AFTER_NS = 20_000_000
 PROBE_EVERY_NS = 1_000_000_000
 SPACE_EVERY_NS = 1_000_000_000
+SPARE_BYTES, SPARE_SHARE = 64 << 10, 16
+"""At most so many bytes of a file, and at most this part of it, are left to control frames."""
 BACKGROUND_MIN_NS = 10_000_000
 BACKGROUND_MAX_NS = 1_000_000_000
 SLOW_PWRITE_NS = 1_000_000
@@ -298,6 +300,10 @@ class Shard:
             # A helper has latched the log and not reported it yet.
             return False
 
+    def _spare(self) -> int:
+        """What records leave free of a file while the next one can be made: room for deletes on a full disk [S-80]."""
+        return 0 if self.state == "full" else min(SPARE_BYTES, self.log.max_segment_size // SPARE_SHARE)
+
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -360,7 +366,7 @@ class Shard:
             return
         if not self._started:
             self._aside("opening", self._open_first)
-        elif self.log.position()[1] and (self._rotation_wanted or not self._fits(len(self._buffer))):
+        elif self.log.position()[1] and (self._rotation_wanted or not self._fits(len(self._buffer) + self._spare())):
             if not self._preparing:
                 self._aside("rotating", self._rotate)
         else:

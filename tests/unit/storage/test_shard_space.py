@@ -101,6 +101,22 @@ def test_what_was_accepted_before_is_written_and_answered(stepped: kit.Run) -> N
     assert all(ticket.lsn.file_no == 1 for ticket in tickets)
 
 
+@pytest.mark.parametrize("size", [64, 100, 128, 500])
+def test_records_leave_room_in_a_file_for_deletes(disk: kit.Disk, size: int) -> None:
+    """S-80, T11: however exactly records fill the last file that could be made, deletes still fit it."""
+    run = kit.Run(disk)
+    run.put(size, durable=True)
+    run.disk.fill()
+    while run.state == "ok":
+        ticket = run.submit(size, durable=True)
+        run.settle()
+    assert isinstance(ticket.error, CommitFailed)
+    for _ in range(2):
+        ticket = run.send(kit.control_frame(durable=True), durable=True, control=True)
+        run.settle()
+        assert ticket.lsn.file_no == 1
+
+
 def test_control_frames_are_taken_while_they_fit(run: kit.Run) -> None:
     """S-80: deletes work when space is short."""
     run.disk.leave(LOW)

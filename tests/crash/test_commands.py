@@ -1,4 +1,4 @@
-"""The fault commands in their quick size: what CI runs of 13 §4 on the WAL library."""
+"""The fault commands in their quick size: what CI runs of 13 §4."""
 
 import json
 import subprocess
@@ -17,6 +17,7 @@ QUICK = {
     "flips": 10_000,  # T6
     "truncate": 3_500,  # T7
     "fuzz": 60_000,  # T13
+    "kill9": 2,  # T8
 }
 
 

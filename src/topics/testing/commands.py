@@ -1,7 +1,8 @@
 """The fault commands behind `python -m topics.testing` (13 §4).
 
 Each prints one JSON line, tells its progress on stderr, and exits non-zero when a promise was broken. `--quick` ends
-within 20 seconds (`mutants` within a minute); `--replay SEED` repeats one run of `crash` or `exhaustive` exactly.
+within 20 seconds (`mutants` within a minute); `--replay SEED` repeats one run of `crash` or `exhaustive` exactly, and
+one of `kill9` as far as the seed decides it: what clients do, and when the server dies.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
-from topics.testing import damage, enginedamage, enginemutants, faults, fuzz, mutants, sweep
+from topics.testing import damage, enginedamage, enginemutants, faults, fuzz, kill9, mutants, sweep
 from topics.testing.enginesubject import EngineSubject
 from topics.testing.shardsubject import ShardSubject
 from topics.testing.subject import Subject, Violation
@@ -297,6 +301,25 @@ def fuzzing(args: argparse.Namespace) -> int:
     return tally.report(seed=args.seed, targets=count)
 
 
+def kill9s(args: argparse.Namespace) -> int:
+    """A real server under HTTP load, killed again and again [T8]."""
+    tally = Tally("kill9", "kills")
+    seed = args.seed if args.replay is None else args.replay
+    folder = Path(tempfile.mkdtemp(prefix="topics-kill9-"))
+
+    def progress(kills: int, acks: int, violations: list[str]) -> None:
+        tally.add((kills - tally.cases, violations))
+
+    size = kill9.QUICK if args.quick else kill9.Size(args.cycles)
+    report = kill9.run(folder, seed, size, progress, writing=args.jobs)
+    tally.add((report.kills - tally.cases, report.violations[len(tally.violations) :]))
+    if tally.violations:
+        print(f"kept for a look: {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder)
+    return tally.report(seed=seed, acks=report.acks, **report.counts)
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "crash": crash,
     "exhaustive": exhaustive,
@@ -305,6 +328,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "flips": damages,
     "truncate": damages,
     "fuzz": fuzzing,
+    "kill9": kill9s,
 }
 
 
@@ -330,13 +354,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument("--subject", choices=list(SUBJECTS), help="sweep only this (default: all)")
         if name in ("flips", "truncate"):
             command.add_argument("--subject", choices=["wal", "engine"], help="damage only this (default: both)")
-        if name in ("crash", "exhaustive", "fuzz"):
+        if name in ("crash", "exhaustive", "fuzz", "kill9"):
             command.add_argument("--replay", type=int, metavar="SEED", help="repeat one seed exactly")
         if name == "crash":
             command.add_argument("--images", type=_positive, default=20_000, help="survivors to judge (default 20000)")
             command.add_argument("--epochs", type=_positive, default=4, help="crashes survived in a row (default 4)")
         if name == "exhaustive":
             command.add_argument("--max-ops", type=_positive, default=3, help="longest sequence (default 3)")
+        if name == "kill9":
+            command.add_argument("--cycles", type=_positive, default=200, help="kills under load (default 200)")
         if name == "fuzz":
             command.add_argument("--execs", type=_positive, default=1_000_000, help="inputs (default 1000000)")
     args = parser.parse_args(argv)

@@ -1,0 +1,81 @@
+"""A real server under HTTP load, killed with SIGKILL again and again (13 §4, T8).
+
+`TOPICS_TEST_KILL9_CYCLES` sets the number of kills under load.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from topics.testing import kill9, load, serverproc
+
+CYCLES = int(os.environ.get("TOPICS_TEST_KILL9_CYCLES", "20"))
+SECONDS = 45.0
+"""After which no further cycle begins, unless their number was given."""
+
+LIAR = """
+import itertools, sys
+from topics.fs import OsFs
+from topics.testing import faultyserver
+
+calls = itertools.count()
+
+def lying(file, path):
+    write = file.pwrite
+    class Liar:
+        def __getattr__(self, name):
+            return getattr(file, name)
+        def pwrite(self, data, offset):
+            # From the 200th write to the log on it says that it wrote, and did not.
+            return len(data) if "/wal/" in path and next(calls) > 200 else write(data, offset)
+    return Liar()
+
+class LyingFs(OsFs):
+    def open(self, path, mode):
+        return lying(super().open(path, mode), path)
+
+faultyserver.OsFs = LyingFs
+faultyserver.main()
+"""
+
+
+def quiet(kills: int, acks: int, violations: list[str]) -> None:
+    """Nobody watches."""
+
+
+@pytest.mark.timeout(120 + 20 * CYCLES)
+def test_a_server_killed_again_and_again_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    """[R-1, R-6, DUR-4, DUR-6, INV-1 … INV-9, IDM-6, A-3, A-4, A-16]"""
+    seed = random.SystemRandom().randrange(2**32)
+    seconds = None if "TOPICS_TEST_KILL9_CYCLES" in os.environ else SECONDS
+    report = kill9.run(tmp_path, seed, kill9.Size(CYCLES, 250, seconds), quiet)
+    assert report.violations == [], f"seed {seed}"
+    assert report.kills >= 3
+    assert report.acks >= 100
+    counts = report.counts
+    seen = ("writes_acked", "writes_unknown", "writes_deduped", "deletes", "reads", "tombstones")
+    assert {name: counts.get(name, 0) > 0 for name in seen} == dict.fromkeys(seen, True), counts
+
+
+def test_a_server_that_does_not_write_what_it_acknowledges_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run can fail: a disk that lies is found out by the next start."""
+    monkeypatch.setattr(serverproc, "SERVE", (sys.executable, "-c", LIAR))
+    report = kill9.run(tmp_path, 1, kill9.Size(3, 600, 30.0), quiet)
+    assert report.violations
+    assert any(one.startswith(("lost", "head")) for one in report.violations), report.violations
+
+
+def test_a_payload_names_itself_and_a_damaged_one_does_not() -> None:
+    """What readers hand to the checker stands for every byte of the payload."""
+    whole = [load.payload(f"w0.1/{n}/0") for n in range(2000)]
+    assert [load.name_of(one) for one in whole] == [f"w0.1/{n}/0" for n in range(2000)]
+    assert len({len(one) for one in whole}) > 100
+    for damaged in (whole[0][:-1], whole[0] + ".", whole[1][::-1], "", None, 7, {"a": 1}):
+        assert load.name_of(damaged).startswith("damaged")

@@ -44,6 +44,17 @@ faultyserver.main()
 """
 
 
+BUGGY = """
+import sys
+from unittest import mock
+from topics.testing import enginemutants, faultyserver
+
+bug = next(one for one in enginemutants.MUTANTS if sys.argv[1] in one.name)
+with mock.patch.object(bug.target, bug.attribute, bug.make(getattr(bug.target, bug.attribute))):
+    faultyserver.main()
+"""
+
+
 def quiet(kills: int, acks: int, violations: list[str]) -> None:
     """Nobody watches."""
 
@@ -70,6 +81,23 @@ def test_a_server_that_does_not_write_what_it_acknowledges_is_caught(
     report = kill9.run(tmp_path, 1, kill9.Size(3, 600, 30.0), quiet)
     assert report.violations
     assert any(one.startswith(("lost", "head")) for one in report.violations), report.violations
+
+
+@pytest.mark.parametrize(
+    ("bug", "rule"),
+    [
+        ("Dedupe frames are not replayed", "twice"),
+        ("a reservation is counted after a mere kill", "head"),
+        ("caps are not enforced after replay", "gap"),
+    ],
+)
+def test_a_server_with_a_bug_in_its_recovery_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, rule: str
+) -> None:
+    """The run finds over HTTP, in real processes, what the sweeps of the simulated disk find."""
+    monkeypatch.setattr(serverproc, "SERVE", (sys.executable, "-c", BUGGY, bug))
+    report = kill9.run(tmp_path, 5, kill9.Size(12, 300, 60.0), quiet)
+    assert rule in {one.partition(":")[0] for one in report.violations}, report
 
 
 def test_a_payload_names_itself_and_a_damaged_one_does_not() -> None:

@@ -322,7 +322,9 @@ class _Topic:
 
     def _judge_missing(self, read: Read) -> None:
         shown = {seq for seq, _ in read.records}
-        missing = [seq for seq in range(_start(read), read.next_from + 1) if seq not in shown]
+        # An absurd head was told already, and must not make work without end.
+        last = min(read.next_from, self._most)
+        missing = [seq for seq in range(_start(read), last + 1) if seq not in shown]
         for seq in missing:
             known = self._since.get(seq, read.at) < read.at
             if not known and not self._strict:

@@ -157,18 +157,25 @@ class Writer(Client):
         self._open: Op | None = None
         """A named write without an answer."""
         self._done: deque[Op] = deque(maxlen=KEPT_FOR_REPEATS)
+        self._repeats = 0
+        """How many writes of earlier lives are still to be repeated in this one."""
+
+    def live(self, life: int, host: str, port: int, told: Told) -> None:
+        self._repeats = 3
+        super().live(life, host, port, told)
 
     def step(self, http: HttpConn, life: int, told: Told) -> None:
         if self._open is not None:
             self._send(http, life, self._open, told)
             return
         chance = self.rng.random()
-        if chance < 0.002:
-            http.call("POST", "/v0/checkpoint")
-        elif chance < 0.04 and self._done:
-            self._delete(http, life)
-        elif chance < 0.06 and (named := [op for op in self._done if op.name == "key"]):
+        self._repeats -= 1
+        if (chance < 0.02 or self._repeats >= 0) and (named := [op for op in self._done if op.name]):
             self._send(http, life, self.rng.choice(named), told)
+        elif chance < 0.025:
+            http.call("POST", "/v0/checkpoint")
+        elif chance < 0.06 and self._done:
+            self._delete(http, life)
         else:
             self._send(http, life, self._new(), told)
 

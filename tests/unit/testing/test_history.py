@@ -473,6 +473,12 @@ def test_a_head_above_everything_written_is_caught(story: Story) -> None:
     assert story.rules() == {"head"}
 
 
+def test_an_absurd_head_is_caught_without_work_that_never_ends(story: Story) -> None:
+    story.write("disk", 1, "a")
+    story.read("disk", 0, (1, "a"), head=2**64 - 1)
+    assert story.rules() == {"head"}
+
+
 def test_a_strict_topic_that_says_recreated_is_caught(story: Story) -> None:
     """[EPO-3]"""
     story.write("disk", 1, "a", "b")

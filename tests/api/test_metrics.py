@@ -83,7 +83,7 @@ def test_the_names_of_the_specification_are_there(client: httpx.Client) -> None:
         *("topics_segment_corrupt_total", "topics_segments_dropped_total", "topics_relocated_total"),
         *("topics_cold_reads_total", "topics_snapshot_total", "topics_snapshot_failed_total", "topics_holes_total"),
         *("topics_orphan_dirs", "topics_idempotency_entries", "topics_idempotency_evicted_total"),
-        *("topics_pressure", "topics_throttle_level", "topics_router_lag_records", "topics_loop_stall_ms"),
+        *("topics_pressure", "topics_throttle_level", "topics_router_lag_records", "topics_loop_stall_ms_count"),
         "topics_streams_closed_slow_total",
     ):  # fmt: skip
         assert name in found.samples, name
@@ -260,8 +260,13 @@ def test_the_last_twenty_warnings_are_told() -> None:
 
 def test_a_slow_loop_shows(server: Running, client: httpx.Client) -> None:
     """[P-10]"""
-    server.on_loop(lambda: setattr(server.server.app, "stall_ms_max", 12.5))
-    assert scrape(client)["topics_loop_stall_ms"] == 12.5
+    before = scrape(client)
+    server.on_loop(lambda: server.server.app.stalls.note(12.5))
+    after = scrape(client)
+    assert after["topics_loop_stall_ms_sum"] - before["topics_loop_stall_ms_sum"] == 12.5
+    for bound, counted in (("10", 0), ("50", 1), ("+Inf", 1)):
+        seen = [one.samples["topics_loop_stall_ms_bucket"][bound] for one in (before, after)]
+        assert seen[1] - seen[0] == counted
 
 
 def test_topics_have_gauges_only() -> None:

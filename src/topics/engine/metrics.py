@@ -90,10 +90,10 @@ TABLE: Final[tuple[Metric, ...]] = (
 class Timings(NamedTuple):
     """How often something lasted how long: a histogram."""
 
-    bounds: tuple[int, ...]
+    bounds: tuple[float, ...]
     counts: tuple[int, ...]
     """One per bound and one for the rest; not cumulative."""
-    total: int
+    total: float
     """Sum of all that was measured."""
 
     @property

@@ -20,6 +20,7 @@ from topics.server.exchange import Carrier, Exchange, Head
 from topics.server.failure import Failure, Refused
 from topics.server.keys import Key, KeyRing, presented
 from topics.server.routes import Access, Match, resolve
+from topics.server.watchdog import Stalls
 from topics.settings import Loaded
 
 log = logging.getLogger("topics.server")
@@ -72,8 +73,7 @@ class App:
         self.buffered = Buffered(self.settings.max_buffered_bytes)
         self.started_ns = clock.monotonic_ns()
         self.warnings: deque[Warned] = deque(maxlen=WARNINGS_KEPT)
-        self.stall_ms_max = 0.0
-        """Longest stretch of the loop that was seen [P-10]."""
+        self.stalls = Stalls()
 
     # -- the way in --------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ SERVER_TABLE: Final[tuple[Metric, ...]] = (
     Metric("topics_throttle_level", "gauge", "Step of the load-shedding ladder that is in force, 0 for none."),
     Metric("topics_streams_closed_slow_total", "counter", "Streams closed because their client did not keep up."),
     Metric("topics_router_lag_records", "gauge", "Records that routers have not forwarded yet."),
-    Metric("topics_loop_stall_ms", "gauge", "Longest stretch that held up the event loop, in milliseconds."),
+    Metric("topics_loop_stall_ms", "histogram", "Stretches that held up the event loop, in milliseconds."),
 )
 TABLE: Final[tuple[Metric, ...]] = ENGINE_TABLE + SERVER_TABLE
 
@@ -98,14 +98,14 @@ class MetricsAnswer(msgspec.Struct):
 class Gathered:
     """Everything to tell: the engine's part, the server's, and the last warnings."""
 
-    __slots__ = ("engine", "values", "warnings")
+    __slots__ = ("engine", "histograms", "values", "warnings")
 
     def __init__(self, app: App, engine: Collected, *, ready: bool) -> None:
         self.engine = engine
-        self.values: dict[str, float] = {one.name: 0 for one in SERVER_TABLE}
+        self.values: dict[str, float] = {one.name: 0 for one in SERVER_TABLE if one.kind != "histogram"}
         self.values["topics_ready"] = int(ready)
         self.values["topics_uptime_ms"] = (app.clock.monotonic_ns() - app.started_ns) // 1_000_000
-        self.values["topics_loop_stall_ms"] = app.stall_ms_max
+        self.histograms = {**engine.histograms, "topics_loop_stall_ms": app.stalls.timings()}
         self.warnings = [WarningTold(*one) for one in app.warnings]
         if app.engine is None:
             engine.values["topics_recovery_progress"] = min(max(app.progress, 0.0), 1.0)
@@ -113,7 +113,7 @@ class Gathered:
     def series(self, one: Metric) -> Mapping[str, float] | Timings | float:
         """The value of a metric, by label value where it has a label."""
         if one.kind == "histogram":
-            return self.engine.histograms[one.name]
+            return self.histograms[one.name]
         if one.label:
             return self.engine.labelled[one.name]
         return self.values[one.name] if one.name in self.values else self.engine.values[one.name]
@@ -191,7 +191,7 @@ def snapshot(found: Gathered) -> MetricsAnswer:
             submit_full_total=int(values["topics_wal_submit_full_total"]),
             read_only=bool(values["topics_wal_read_only"]),
             fsync_count=syncs.times,
-            fsync_micros_total=syncs.total,
+            fsync_micros_total=int(syncs.total),
         ),
         shards=[ShardState(*one) for one in engine.shards],
         warnings=found.warnings,

@@ -8,27 +8,46 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from topics.server.app import App
+from topics.engine.metrics import Timings
+
+if TYPE_CHECKING:
+    from topics.server.app import App
 
 BEAT_S: Final = 0.05
 WARN_MS: Final = 200.0
 WARN_EVERY_MS: Final = 60_000.0
-BUCKETS_MS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 50.0, 100.0, 500.0)
+BUCKETS_MS: Final = (0.5, 1, 2, 5, 10, 50, 100, 500)
+
+
+class Stalls:
+    """How often the loop was held up how long."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BUCKETS_MS) + 1)
+        self._sum_ms = 0.0
+        self.longest_ms = 0.0
+
+    def note(self, ms: float) -> None:
+        """One beat that came so late."""
+        self._counts[bisect_left(BUCKETS_MS, ms)] += 1
+        self._sum_ms += ms
+        self.longest_ms = max(self.longest_ms, ms)
+
+    def timings(self) -> Timings:
+        """As a histogram (08 §11)."""
+        return Timings(BUCKETS_MS, tuple(self._counts), round(self._sum_ms, 3))
 
 
 class Watchdog:
-    """Counts what it sees in buckets, keeps the longest in `app.stall_ms_max`, and warns, rarely."""
+    """Tells `app.stalls` of every beat, and warns, rarely."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._due_ns = 0
         self._handle: asyncio.TimerHandle | None = None
         self._warned_ns: int | None = None
-        self.counts = [0] * (len(BUCKETS_MS) + 1)
-        """Beats by lateness; the last bucket has no bound. Not cumulative."""
-        self.sum_ms = 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Beat until `stop`."""
@@ -47,9 +66,7 @@ class Watchdog:
         self._handle = loop.call_later(BEAT_S, self._beat, loop)
 
     def _note(self, late_ms: float, now_ns: int) -> None:
-        self.counts[bisect_left(BUCKETS_MS, late_ms)] += 1
-        self.sum_ms += late_ms
-        self._app.stall_ms_max = max(self._app.stall_ms_max, late_ms)
+        self._app.stalls.note(late_ms)
         due = self._warned_ns is None or (now_ns - self._warned_ns) / 1e6 >= WARN_EVERY_MS
         if late_ms >= WARN_MS and due:
             self._warned_ns = now_ns

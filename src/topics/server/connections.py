@@ -16,6 +16,8 @@ from topics.server.http1 import OUTPUT_HIGH, Http1
 
 SWEEP_S: Final = 1.0
 ABORT_S: Final = 1.0
+TURNED_AWAY_MAX: Final = 64
+"""So many are told at a time; what comes beyond is closed without a word."""
 USER_TIMEOUT_MS: Final = 60_000
 
 
@@ -44,6 +46,8 @@ class Connections:
         self.app = app
         self.most = most
         self.open: set[_Front] = set()
+        self.turned_away = 0
+        """How many of them are only being told that they are too many."""
         self._second = -1
         self._common = b""
         self._date = b""
@@ -91,10 +95,14 @@ class Connections:
         self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.sweep()
+        self.start(loop)
+
+    def sweep(self) -> None:
+        """Look at the deadlines of all connections."""
         now = self.now_ns()
         for one in list(self.open):
             one.sweep(now)
-        self.start(loop)
 
     def stop(self) -> None:
         """No more sweeps."""
@@ -129,6 +137,7 @@ class _Front(asyncio.Protocol):
         self._home = home
         self._transport: asyncio.Transport | None = None
         self._spoken: Spoken | None = None
+        self._is_turned_away = False
 
     def connection_made(self, made: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods and not the class.
@@ -137,20 +146,19 @@ class _Front(asyncio.Protocol):
         transport.set_write_buffer_limits(high=OUTPUT_HIGH, low=OUTPUT_HIGH // 4)
         _tune(transport)
         home.open.add(self)
-        if home.most and len(home.open) > home.most:
-            self._turn_away(transport)
-            return
-        self._spoken = Http1(home, transport)
+        self._spoken = spoken = Http1(home, transport)
+        if home.most and len(home.open) - home.turned_away > home.most:
+            self._turn_away(transport, spoken)
 
-    def _turn_away(self, transport: asyncio.Transport) -> None:
-        why = failure.limit("max_connections", self._home.most)
-        body = why.body()
-        head = (
-            b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n%b\r\n"
-            b"retry-after: 1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        )
-        transport.write(head % (self._home.common_lines(), len(body)) + body)
-        transport.close()
+    def _turn_away(self, transport: asyncio.Transport, spoken: Http1) -> None:
+        """One too many: 429 and close (09 §5)."""
+        home = self._home
+        home.turned_away += 1
+        self._is_turned_away = True
+        if home.turned_away > TURNED_AWAY_MAX:
+            transport.abort()
+        else:
+            spoken.refuse(failure.limit("max_connections", home.most))
 
     def data_received(self, data: bytes) -> None:
         if self._spoken is not None:
@@ -161,6 +169,7 @@ class _Front(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._home.forget(self)
+        self._home.turned_away -= self._is_turned_away
         if self._spoken is not None:
             self._spoken.connection_lost()
 

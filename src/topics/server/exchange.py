@@ -9,7 +9,6 @@ body is checked as it arrives: size, gzip, UTF-8, and the server-wide bound of b
 
 from __future__ import annotations
 
-import codecs
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -17,6 +16,7 @@ from urllib.parse import parse_qsl
 
 from topics.server import failure
 from topics.server.failure import Failure
+from topics.server.inbound import Unpacking, Utf8
 
 if TYPE_CHECKING:
     from topics.engine.core import Core
@@ -30,6 +30,10 @@ KEPT_OPEN_BYTES: Final = 64 << 10
 """A refused request whose body is at most this long is read to its end, so that the connection can be kept."""
 GZIP_FROM_BYTES: Final = 1024
 GZIP_ASIDE_BYTES: Final = 64 << 10
+UNPACKED_AT_ONCE_BYTES: Final = 16 << 10
+"""A gzipped body up to this size is inflated on the loop, as far as `UNPACK_FIRST_BYTES`."""
+UNPACK_FIRST_BYTES: Final = 256 << 10
+UNPACK_STEP_BYTES: Final = 1 << 20
 JSON: Final = b"application/json"
 
 
@@ -62,18 +66,15 @@ class Exchange:
     """One request. Handlers read it and answer with `reply` or `fail`, at once or later, exactly once."""
 
     __slots__ = (
-        "_bad_utf8",
         "_carrier",
         "_chunks",
-        "_counted",
-        "_inflate",
+        "_gzipped",
         "_refusal",
         "_slot",
         "_utf8",
         "abandoned",
         "answered",
         "app",
-        "body",
         "cancel",
         "cors",
         "declared",
@@ -99,9 +100,8 @@ class Exchange:
         self.started_ns = started_ns
         self.key: Key | None = None
         self.cors: Headers = ()
-        self.body = b""
         self.size = 0
-        """Of the body as far as it was inflated."""
+        """Of the body: as it came, and in the end as it is."""
         self.received = False
         self.answered = False
         self.abandoned = False
@@ -109,10 +109,8 @@ class Exchange:
         """What to do when the client is gone before the answer."""
         self._carrier = carrier
         self._chunks: list[bytes] = []
-        self._counted = 0
-        self._inflate: _Inflate | None = None
-        self._utf8: codecs.IncrementalDecoder | None = None
-        self._bad_utf8 = False
+        self._gzipped = False
+        self._utf8 = Utf8()
         self._refusal: Failure | None = None
         self._slot = False
 
@@ -140,48 +138,24 @@ class Exchange:
 
     def inflate(self) -> None:
         """The body is gzipped."""
-        self._inflate = _Inflate(self.app.settings.max_body_bytes)
+        self._gzipped = True
 
     def feed(self, data: bytes) -> None:
         """Bytes of the body."""
         if self.answered or self._refusal is not None:
             return
-        self._counted += len(data)
-        if self._counted > self.app.settings.max_body_bytes:
+        size = self.size + len(data)
+        if size > self.app.settings.max_body_bytes:
             self._too_much(failure.TOO_LARGE)
-            return
-        if self._inflate is not None:
-            try:
-                data = self._inflate.feed(data)
-            except OverflowError:
-                self._too_much(failure.TOO_LARGE)
-                return
-            except ValueError as error:
-                # Of a body without a declared length the media type was not looked at yet [API-20].
-                unfit = self.match.unfit_type(self.headers.get(b"content-type"), empty=False)
-                self._too_much(unfit or Failure(400, "invalid_request", f"the body is not gzip: {error}"))
-                return
-        if data:
-            self._keep(data)
-
-    def _keep(self, data: bytes) -> None:
-        if not self.match.takes_body:
-            return
-        if not self.app.buffered.take(len(data)):
+        elif not self.match.takes_body:
+            self.size = size  # read within the limit and ignored [API-10]
+        elif not self.app.buffered.take(len(data)):
             self._too_much(self.app.buffered.refusal())
-            return
-        self.size += len(data)
-        self._chunks.append(data)
-        if self._utf8 is not None or not data.isascii():
-            self._check_utf8(data, final=False)
-
-    def _check_utf8(self, data: bytes, *, final: bool) -> None:
-        if self._utf8 is None:
-            self._utf8 = codecs.getincrementaldecoder("utf-8")()
-        try:
-            self._utf8.decode(data, final)
-        except UnicodeDecodeError:
-            self._bad_utf8 = True
+        else:
+            self.size = size
+            self._chunks.append(data)
+            if not self._gzipped:
+                self._utf8.feed(data)
 
     def _too_much(self, why: Failure) -> None:
         self._drop_body()
@@ -189,7 +163,8 @@ class Exchange:
         self._answer(why)
 
     def _drop_body(self) -> None:
-        self.app.buffered.give_back(self.size)
+        if self.match.takes_body:
+            self.app.buffered.give_back(self.size)
         self.size = 0
         self._chunks.clear()
 
@@ -198,27 +173,65 @@ class Exchange:
         self.received = True
         if self.answered:
             return
-        if self._refusal is None:
-            self._refusal = self._unfit()
-        if self._refusal is not None:
-            self._answer(self._refusal)
-            return
-        chunks = self._chunks
-        self.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        chunks.clear()
-        self.app.execute(self)
+        if self._refusal is None and self._gzipped and self.size:
+            # Of a body without a declared length the media type was not looked at yet [API-20].
+            self._refusal = self.match.unfit_type(self.headers.get(b"content-type"), empty=False)
+            if self._refusal is None:
+                self._unpack()
+                return
+        self._execute(self._refusal)
+
+    def _execute(self, refusal: Failure | None) -> None:
+        refusal = refusal or self._unfit()
+        if refusal is not None:
+            self._answer(refusal)
+        else:
+            self.app.execute(self)
 
     def _unfit(self) -> Failure | None:
-        if self._inflate is not None and not self._inflate.is_complete:
-            return Failure(400, "invalid_request", "the gzip body ends early")
-        if self._utf8 is not None:
-            self._check_utf8(b"", final=True)
         why = self.match.unfit_type(self.headers.get(b"content-type"), empty=not self.size)
+        if why is None and not self._utf8.is_valid():
+            why = Failure(400, "invalid_request", "the body is not valid UTF-8")
+        return why
+
+    # -- gzip in -----------------------------------------------------------------------------------------------------
+
+    def _unpack(self) -> None:
+        """Inflate the body: at once when that is quick for certain, else aside, in steps [P-10]."""
+        unpacking = Unpacking(self._chunks, self._utf8, self.app.settings.max_body_bytes)
+        if self.size <= UNPACKED_AT_ONCE_BYTES:
+            self._unpacked(unpacking, unpacking.step(UNPACK_FIRST_BYTES))
+        else:
+            self._unpack_aside(unpacking)
+
+    def _unpack_aside(self, unpacking: Unpacking) -> None:
+        self.app.aside(lambda: unpacking.step(UNPACK_STEP_BYTES), lambda why: self._unpacked(unpacking, why))
+
+    def _unpacked(self, unpacking: Unpacking, why: Failure | None) -> None:
+        """A step is done: count what it made, then the next, or the request itself."""
+        packed = self.size - unpacking.counted
+        fresh = unpacking.size - unpacking.counted
+        if why is None and not self.app.buffered.take(fresh):
+            why = self.app.buffered.refusal()
+        elif why is None:
+            unpacking.counted += fresh
+            self.size += fresh
+        if self.abandoned or why is not None:
+            self._drop_body()
+            self._end_unpacking(why)
+        elif not unpacking.is_complete:
+            self._unpack_aside(unpacking)
+        else:
+            self.app.buffered.give_back(packed)
+            self._chunks, self.size = unpacking.parts, unpacking.size
+            self._execute(None)
+
+    def _end_unpacking(self, why: Failure | None) -> None:
         if why is not None:
-            return why
-        if self._bad_utf8:
-            return Failure(400, "invalid_request", "the body is not valid UTF-8")
-        return None
+            self._answer(why)
+        elif not self.answered:
+            self.answered = True
+            self._finish()
 
     def abandon(self) -> None:
         """The client is gone. What was staged stays staged; what only waits, ends [API-23, R-6]."""
@@ -236,11 +249,20 @@ class Exchange:
 
     # -- from handlers -----------------------------------------------------------------------------------------------
 
+    @property
+    def body(self) -> bytes:
+        """All of it. Putting a large one together takes its time: do that aside [P-10]."""
+        chunks = self._chunks
+        if len(chunks) == 1:
+            return chunks[0]
+        if chunks:
+            chunks[:] = [b"".join(chunks)]
+            return chunks[0]
+        return b""
+
     def body_done(self) -> None:
         """The body is not needed any more: it is staged, or refused."""
-        self.app.buffered.give_back(self.size)
-        self.size = 0
-        self.body = b""
+        self._drop_body()
 
     def reply(self, status: int, body: bytes, content_type: bytes = JSON, headers: Headers = ()) -> None:
         """Answer with a complete body."""
@@ -279,10 +301,7 @@ class Exchange:
         return (self.app.clock.monotonic_ns() - self.started_ns) / 1e6
 
     def _answer(self, why: Failure) -> None:
-        headers = why.headers
-        if why.retry_after_s is not None:
-            headers = (*headers, (b"retry-after", b"%d" % why.retry_after_s))
-        self._send(why.status, headers, JSON, why.body())
+        self.reply(why.status, why.body(), JSON, why.fields())
 
     def _wants_gzip(self) -> bool:
         accepted = self.headers.get(b"accept-encoding")
@@ -304,40 +323,6 @@ class Exchange:
         self.cancel = None
         if self.size:
             self._drop_body()
-
-
-class _Inflate:
-    """Gzip members, one after another, as one stream [API-16]."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._size = 0
-        self._member = zlib.decompressobj(31)
-        self._fresh = True
-
-    @property
-    def is_complete(self) -> bool:
-        return self._fresh
-
-    def feed(self, data: bytes) -> bytes:
-        """`OverflowError` above the limit, `ValueError` for what is no gzip."""
-        parts: list[bytes] = []
-        while data:
-            self._fresh = False
-            try:
-                part = self._member.decompress(data, self._most - self._size + 1)
-            except zlib.error as error:
-                raise ValueError(str(error)) from None
-            self._size += len(part)
-            parts.append(part)
-            if self._size > self._most:
-                raise OverflowError
-            data = self._member.unconsumed_tail
-            if self._member.eof:
-                data = self._member.unused_data
-                self._member = zlib.decompressobj(31)
-                self._fresh = True
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _gzip(body: bytes) -> bytes:

@@ -37,6 +37,12 @@ class Failure(NamedTuple):
             error["detail"] = self.detail
         return _encode({"error": error})
 
+    def fields(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Its header fields [ERR-5]."""
+        if self.retry_after_s is None:
+            return self.headers
+        return (*self.headers, (b"retry-after", b"%d" % self.retry_after_s))
+
 
 class Refused(Exception):
     """Raised by a handler: answered with its failure, nothing was done."""

@@ -170,7 +170,7 @@ _DELETE: Final = msgspec.json.Decoder(DeleteBody)
 
 def write(exchange: Exchange) -> None:
     """`POST /v0/topics/{topic}` (02 §4)."""
-    if len(exchange.body) <= ASIDE_BYTES:
+    if exchange.size <= ASIDE_BYTES:
         _append(exchange, _prepared(exchange))
         return
     prepared: list[Write | Exception] = []

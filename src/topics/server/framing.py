@@ -28,6 +28,8 @@ LINE_BYTES: Final = 64 << 10
 BAD_REQUEST = Failure(400, "invalid_request", "this is not an HTTP/1.1 request")
 HEAD_TOO_LARGE = Failure(431, "headers_too_large", "the request head is larger than the server accepts")
 
+_VERSIONS = (b" HTTP/1.1", b" HTTP/1.0")
+_ONE = ord("1")
 _BLANK_LINES = re.compile(rb"(?:\r\n)*")
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _ABSOLUTE = re.compile(rb"https?://[^/?]+", re.IGNORECASE)
@@ -113,8 +115,8 @@ class HeadReader:
             raise Malformed(HEAD_TOO_LARGE)
         is_plain = self._parse(seen[before:size])
         if end < 0:
-            assert self._parser is not None
-            if self._complete or self._parser.get_http_version() == "0.9":
+            line_end = seen.find(b"\r\n")
+            if line_end >= 0 and not seen.endswith(_VERSIONS, 0, line_end):
                 raise Malformed(BAD_REQUEST)
             self._seen = seen
             return len(data), None
@@ -163,9 +165,9 @@ class HeadReader:
             raise Malformed(HEAD_TOO_LARGE)
         method = parser.get_method().decode("ascii")
         line_end = head.find(b"\r\n")
-        is_11 = head.endswith(b" HTTP/1.1", 0, line_end)
-        if not is_11 and not head.endswith(b" HTTP/1.0", 0, line_end):
+        if not head.endswith(_VERSIONS, 0, line_end):
             raise Malformed(BAD_REQUEST)
+        is_11 = head[line_end - 1] == _ONE
         host = headers.get(b"host")
         # Two fields were joined by a comma and a space, which no host has.
         if (host is None and is_11) or (host is not None and _HOST.fullmatch(host) is None):
@@ -173,8 +175,8 @@ class HeadReader:
         length = _body_length(headers, is_11)
         expects = is_11 and length != 0 and headers.get(b"expect", b"").lower() == b"100-continue"
         self._target, self._headers, self._fields, self._complete = b"", {}, 0, False
-        if length != 0 or not is_plain:
-            self._parser = None  # it waits for a body that it will not see
+        if length != 0 or not is_plain or not self.keep_alive:
+            self._parser = None  # it waits for a body that it will not see, or for nothing any more
         self.keep_alive = self.keep_alive and is_11
         return Head(method, _origin_form(method, target), headers, length, expects)
 

@@ -141,7 +141,8 @@ class Http1:
             return
         awaits = self._awaits
         if unsent and awaits in (_ENDING, "idle"):
-            self._deadline_ns = max(self._deadline_ns, now_ns + LINGER_NS)  # it is not the client's turn yet
+            # It is not the client's turn yet.
+            self._deadline_ns = now_ns + (LINGER_NS if awaits is _ENDING else IDLE_NS)
         elif awaits and now_ns >= self._deadline_ns:
             self._expired(awaits, now_ns)
 

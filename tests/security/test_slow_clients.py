@@ -8,6 +8,7 @@ import pytest
 
 from tests.api.kit import Running
 from tests.api.rawclient import MIB, RawClient, chunked, exists, get, in_chunks, request, sweep, until, write
+from topics.server.http1 import Http1
 from topics.testing import ManualClock
 
 SECOND = 1000
@@ -295,7 +296,7 @@ def test_many_requests_at_hand_take_turns_with_other_connections(server: Running
     with RawClient(server) as greedy, RawClient(server) as other:
         assert other.send(get("/v0/health")).answer().status == 200
         passes_seen: list[int] = []
-        served = {}
+        served: dict[str, Http1] = {}
 
         def note() -> None:
             passes_seen.append(served["one"]._written)

@@ -32,6 +32,7 @@ _NESTED_BYTES: Final = 2 * envelope.NESTING_MAX
 """Shorter texts cannot be nested too deeply: each level has two brackets."""
 _BATCH_MIN: Final = 4
 """Records from which on the batch is quicker."""
+_RUN_RECORDS: Final = 128
 _TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -75,7 +76,7 @@ def prepare(
     if type(items[0]) is ParsedRecord:
         prepared = _parsed(cast("list[ParsedRecord]", items), limits, batch_node)
     elif len(items) >= _BATCH_MIN:
-        prepared = _all_at_once(items, limits, batch_node)
+        prepared = _in_runs(items, limits, batch_node)
     return prepared or _one_by_one(items, limits, batch_node)
 
 
@@ -92,6 +93,22 @@ def _listed(records: Iterable[Given]) -> Sequence[Given]:
     if isinstance(records, (str, Mapping, NewRecord, *_RAW)) or not isinstance(records, Iterable):
         raise CallerError("records must be a list of records")
     return list(records)
+
+
+def _in_runs(items: Sequence[Given], limits: Limits, batch_node: str | None) -> Prepared | None:
+    """`_all_at_once`, run by run: a call that goes through megabytes keeps the interpreter from everybody else."""
+    if len(items) <= _RUN_RECORDS:
+        return _all_at_once(items, limits, batch_node)
+    nodes, tags, envelopes, accounted = [], [], [], []
+    for at in range(0, len(items), _RUN_RECORDS):
+        run = _all_at_once(items[at : at + _RUN_RECORDS], limits, batch_node)
+        if run is None:
+            return None
+        nodes += run.nodes
+        tags += run.tags
+        envelopes += run.envelopes
+        accounted += run.accounted
+    return Prepared(nodes, tags, envelopes, accounted, sum(accounted))
 
 
 def _all_at_once(items: Sequence[Given], limits: Limits, batch_node: str | None) -> Prepared | None:

@@ -355,3 +355,23 @@ def test_ordinary_batches_are_taken_at_once(values: list[Any]) -> None:
         taken = rules._all_at_once(write, LIMITS, None)
         assert taken is not None
         assert [json.loads(envelope.split(stored)[0]) for stored in taken.envelopes] == values
+
+
+@pytest.mark.parametrize("number", [127, 128, 129, 1000])
+def test_a_batch_taken_in_runs_is_prepared_like_its_records_one_by_one(number: int) -> None:
+    """[WR-1, P-10]: long batches are gone through in runs, and nobody can tell."""
+    batch = [
+        new(msgspec.Raw(b'{"n": %d}' % n), tag=f"t{n}" if n % 3 else None, node="dock" if n % 5 else None,
+            meta={"k": n} if n % 7 == 0 else None)
+        for n in range(number)
+    ]  # fmt: skip
+    assert prepare(batch, LIMITS, "all") == rules._one_by_one(batch, LIMITS, "all")
+
+
+@pytest.mark.parametrize("at", [0, 127, 128, 300])
+def test_the_first_fault_of_a_batch_taken_in_runs_is_told(at: int) -> None:
+    """[WR-1]: in array order, by its index."""
+    batch: list[Any] = [PLAIN] * 400
+    batch[at], batch[390] = {"data": 1, "tag": 5}, {"tag": "no data"}
+    with pytest.raises(errors.CallerError, match=rf"records\[{at}\]\.tag"):
+        prepare(batch, LIMITS)

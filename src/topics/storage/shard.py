@@ -51,6 +51,8 @@ State = Literal["ok", "full", "read_only"]
 
 SUBMISSIONS_MAX = 4096
 PENDING_BYTES_MAX = 64 << 20
+ASIDE_BYTES = 4 << 20
+"""A larger batch takes the owner more than its time even on a fast volume."""
 FLUSH_BYTES = 8 << 20
 FLUSH_FRAMES = 16384
 SYNC_MARK_AFTER_NS = 20_000_000
@@ -418,7 +420,7 @@ class Shard:
 
     def _put(self, batch: _Batch) -> None:
         """Write a batch here, or aside where that takes long."""
-        if self.writes_aside:
+        if self.writes_aside or len(batch.buffer) > ASIDE_BYTES:
             self._in_flight = batch
             self._owner.aside(self._lane, lambda: self._pwrite_or_cut(batch), self._back_from_write)
             return

@@ -76,6 +76,20 @@ def test_writes_come_back_when_they_take_less_than_half_a_millisecond(slow: kit.
     assert slow.write().finished
 
 
+def test_a_batch_above_4_mib_leaves_the_owner_whatever_the_volume(disk: kit.Disk) -> None:
+    """[P-10]: tens of megabytes take longer than the owner has; the next small one is the owner's again."""
+    run = kit.Run(disk, kit.SteppedOwner(), file_bytes=64 << 20, init_zero=False)
+    run.put()
+    run.tick(100)
+    before = pwrites(run)
+    large = run.write(5 << 20)
+    assert (pwrites(run), large.finished, run.owner.waiting(LANE)) == (before, False, 1)
+    run.owner.step(LANE)
+    assert (pwrites(run), large.finished, run.shard.writes_aside) == (before + 1, True, False)
+    run.settle()
+    assert run.write().finished
+
+
 def test_the_wall_clock_does_not_make_writes_slow(stepped: kit.Run) -> None:
     """13 §2: monotonic time measures."""
     clock = stepped.disk.clock

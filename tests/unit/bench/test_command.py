@@ -23,6 +23,7 @@ def test_every_benchmark_is_known_and_says_what_it_measures() -> None:
         "engine_memory",
         "engine_recovery",
         "http_read",
+        "http_stall",
         "http_write",
         "wal_append",
         "wal_policies",

@@ -16,7 +16,7 @@ def server() -> Iterator[Running]:
         yield one
 
 
-@pytest.fixture(params=["http1"])
+@pytest.fixture(params=["http1", "http2"])
 def client(request: pytest.FixtureRequest, server: Running) -> Iterator[httpx.Client]:
     with server.client(http2=request.param == "http2") as one:
         yield one

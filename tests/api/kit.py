@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +39,7 @@ class Running:
         config: EngineConfig | None = None,
         loopback: bool = True,
         recover: bool = True,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         loaded = settings.parse({"TOPICS_PORT": "0", **(env or {})})
         ring = keys.KeyRing(keys.parse(loaded.settings.api_keys or ""))
@@ -45,6 +47,7 @@ class Running:
         self._options = {"clock": clock, "fs": fs, "config": config, "loopback": loopback}
         self._path = None if path is None else str(path)
         self._recover = recover
+        self._tls = tls
         self._started = threading.Event()
         self._failed: BaseException | None = None
         self.host, self.port = "", 0
@@ -69,7 +72,7 @@ class Running:
         self.loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self.server = Server(*self._args, **self._options)  # type: ignore[arg-type]
-        self.host, self.port = await self.server.listen()
+        self.host, self.port = await self.server.listen(self._tls)
         if self._recover:
             await self.server.recover(self._path)
         self._started.set()
@@ -78,7 +81,7 @@ class Running:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{self.host}:{self.port}"
 
     def on_loop(self, call: Callable[[], T]) -> T:
         """Run on the server's loop and wait for the result."""

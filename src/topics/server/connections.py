@@ -1,6 +1,11 @@
 """All connections: taking them in, telling their protocol, sweeping their deadlines [API-2, API-24].
 
-A connection is a `_Front`, which hands its events to the protocol that is spoken on it. Event loop only.
+A connection is a `_Front`, which hands its events to the protocol that is spoken on it:
+
+    TLS, and the client chose      h2 or http/1.1, by ALPN
+    otherwise                      HTTP/2 once its preface is here, HTTP/1.1 from the first byte that differs from it
+
+Event loop only.
 """
 
 from __future__ import annotations
@@ -13,12 +18,14 @@ from typing import Final, Protocol, cast
 from topics.server import failure
 from topics.server.app import App
 from topics.server.http1 import OUTPUT_HIGH, Http1
+from topics.server.http2 import PREFACE, Http2
 
 SWEEP_S: Final = 1.0
 ABORT_S: Final = 1.0
 TURNED_AWAY_MAX: Final = 64
 """So many are told at a time; what comes beyond is closed without a word."""
 USER_TIMEOUT_MS: Final = 60_000
+_COMMON: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
 class Spoken(Protocol):
@@ -50,6 +57,7 @@ class Connections:
         """How many of them are only being told that they are too many."""
         self._second = -1
         self._common = b""
+        self._fields: tuple[tuple[bytes, bytes], ...] = ()
         self._date = b""
         self._ok = b""
         self._sweeper: asyncio.TimerHandle | None = None
@@ -70,6 +78,11 @@ class Connections:
         self._refresh()
         return self._common
 
+    def common_fields(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The same, in pairs."""
+        self._refresh()
+        return self._fields
+
     def ok_prefix(self) -> bytes:
         """The head of a plain 200 up to its length."""
         self._refresh()
@@ -85,7 +98,8 @@ class Connections:
         if second != self._second:
             self._second = second
             self._date = formatdate(second, usegmt=True).encode()
-            self._common = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\ndate: " + self._date
+            self._fields = (*_COMMON, (b"date", self._date))
+            self._common = b"\r\n".join(b"%b: %b" % pair for pair in self._fields)
             self._ok = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + self._common + b"\r\ncontent-length: "
 
     # -- time --------------------------------------------------------------------------------------------------------
@@ -138,6 +152,9 @@ class _Front(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._spoken: Spoken | None = None
         self._is_turned_away = False
+        self._is_encrypted = False
+        self._opening: bytes | None = None
+        """What has come, while it may become the preface of HTTP/2."""
 
     def connection_made(self, made: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods and not the class.
@@ -146,26 +163,52 @@ class _Front(asyncio.Protocol):
         transport.set_write_buffer_limits(high=OUTPUT_HIGH, low=OUTPUT_HIGH // 4)
         _tune(transport)
         home.open.add(self)
-        self._spoken = spoken = Http1(home, transport)
+        encryption = transport.get_extra_info("ssl_object")
+        self._is_encrypted = encryption is not None
+        chosen = None if encryption is None else encryption.selected_alpn_protocol()
+        # Until the protocol is known it is HTTP/1.1 whose deadline runs.
+        self._spoken = spoken = Http2(home, transport) if chosen == "h2" else Http1(home, transport)
+        self._opening = b"" if chosen is None else None
         if home.most and len(home.open) - home.turned_away > home.most:
             self._turn_away(transport, spoken)
 
-    def _turn_away(self, transport: asyncio.Transport, spoken: Http1) -> None:
+    def _turn_away(self, transport: asyncio.Transport, spoken: Http1 | Http2) -> None:
         """One too many: 429 and close (09 §5)."""
         home = self._home
         home.turned_away += 1
         self._is_turned_away = True
-        if home.turned_away > TURNED_AWAY_MAX:
+        if home.turned_away > TURNED_AWAY_MAX or not isinstance(spoken, Http1):
             transport.abort()
         else:
             spoken.refuse(failure.limit("max_connections", home.most))
 
     def data_received(self, data: bytes) -> None:
-        if self._spoken is not None:
+        if self._opening is not None:
+            data = self._tell(data)
+        if self._spoken is not None and data:
             self._spoken.data_received(data)
 
+    def _tell(self, data: bytes) -> bytes:
+        """Find out what is spoken; nothing to hand on while that is open."""
+        assert self._opening is not None
+        assert self._transport is not None
+        seen = self._opening + data
+        if isinstance(self._spoken, Http1) and self._spoken.is_over:
+            return b""
+        if not PREFACE.startswith(seen[: len(PREFACE)]):
+            self._opening = None
+        elif len(seen) < len(PREFACE):
+            self._opening = seen
+            return b""
+        else:
+            self._opening = None
+            self._spoken = Http2(self._home, self._transport)
+        return seen
+
     def eof_received(self) -> bool:
-        return self._spoken.eof_received() if self._spoken is not None else False
+        keep = self._spoken is not None and self._spoken.eof_received()
+        # TLS has no half-closed connections here: what is unanswered stays so.
+        return keep and not self._is_encrypted
 
     def connection_lost(self, error: Exception | None) -> None:
         self._home.forget(self)

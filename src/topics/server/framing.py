@@ -31,7 +31,7 @@ HEAD_TOO_LARGE = Failure(431, "headers_too_large", "the request head is larger t
 _VERSIONS = (b" HTTP/1.1", b" HTTP/1.0")
 _ONE = ord("1")
 _BLANK_LINES = re.compile(rb"(?:\r\n)*")
-_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _ABSOLUTE = re.compile(rb"https?://[^/?]+", re.IGNORECASE)
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
@@ -170,7 +170,7 @@ class HeadReader:
         is_11 = head[line_end - 1] == _ONE
         host = headers.get(b"host")
         # Two fields were joined by a comma and a space, which no host has.
-        if (host is None and is_11) or (host is not None and _HOST.fullmatch(host) is None):
+        if (host is None and is_11) or (host is not None and HOST.fullmatch(host) is None):
             raise Malformed(BAD_REQUEST)
         length = _body_length(headers, is_11)
         expects = is_11 and length != 0 and headers.get(b"expect", b"").lower() == b"100-continue"

@@ -83,6 +83,11 @@ class Http1:
         self._sent = 0
         self._sent_at_ns = home.now_ns()
 
+    @property
+    def is_over(self) -> bool:
+        """No further input is looked at."""
+        return self._state is _ENDING
+
     # -- the connection's events -------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
@@ -47,9 +48,18 @@ class Answer:
 class Talk:
     """One connection. `windows`: give window back for what arrives."""
 
-    def __init__(self, server: Running, *, initial_window: int | None = None, windows: bool = True) -> None:
+    def __init__(
+        self,
+        server: Running,
+        *,
+        initial_window: int | None = None,
+        windows: bool = True,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._sock = socket.create_connection((server.host, server.port), timeout=WAIT_S)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._sock = tls.wrap_socket(self._sock, server_hostname=server.host)
         self._encoder = Encoder()
         self._decoder = Decoder()
         self._received = b""
@@ -90,6 +100,9 @@ class Talk:
     def end_input(self) -> None:
         """FIN; nothing is given back any more."""
         self._windows = False
+        if isinstance(self._sock, ssl.SSLSocket):
+            self._sock = self._sock.unwrap()
+            return
         self._sock.shutdown(socket.SHUT_WR)
 
     def head(self, method: bytes, path: bytes, more: Fields = ()) -> list[tuple[bytes, bytes]]:

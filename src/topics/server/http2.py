@@ -10,6 +10,8 @@ running streams alone, and a body must be as long as it was declared, also when 
     waiting   the head is here, and too much output is unsent: nothing is executed, no window is given back [API-24]
     begun     the exchange takes the body as it arrives; window is given back for what it took
     answered  the body of the answer leaves as the stream's window, the connection's and the transport allow
+    lingering answered before the end of its body: that is taken and dropped for a second, for the many clients that
+              look at an answer only when they have sent everything, then the stream is reset without an error
     gone      answered completely, or reset by either side
 
 A request that was reset while it was being executed counts as a stream until it is done: resetting makes no room.
@@ -82,7 +84,7 @@ class _Stream:
 
     __slots__ = (
         "_connection", "began_ns", "chunks", "ended", "exchange", "head", "head_bytes", "held", "id", "is_ready",
-        "moved_ns", "out", "received", "sent",
+        "lingers_until_ns", "moved_ns", "out", "received", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Http2, id: int, head: Head, head_bytes: int, now_ns: int) -> None:
@@ -101,14 +103,21 @@ class _Stream:
         """Bytes of `chunks` with their padding, for which no window was given back."""
         self.out = memoryview(b"")
         """What of the answer's body has not been framed."""
-        self.sent = False
-        """The head of the answer is on its way."""
+        self.status = 0
+        """Of the answer, once its head is on its way."""
+        self.lingers_until_ns: int | None = None
         self.is_ready = False
         self.moved_ns = now_ns
 
     def send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> None:
         """The exchange answers."""
         self._connection.send(self, status, headers, content_type, body)
+
+    def takes_more(self) -> bool:
+        """Whether more of the body is welcome; it is not when there is no room for it."""
+        if self.lingers_until_ns is not None:
+            return self.status != 429
+        return self.exchange is not None and not self.exchange.answered
 
     def body_deadline_ns(self) -> int:
         """60 s, and one more per MiB [API-3]."""
@@ -320,7 +329,12 @@ class Http2:
 
     def _sweep_stream(self, stream: _Stream, now_ns: int) -> None:
         exchange = stream.exchange
-        if stream.out:
+        if stream.lingers_until_ns is not None:
+            if now_ns >= stream.lingers_until_ns:
+                # Clients were seen that notice a reset only when they try to send: a byte of window wakes them.
+                self._wire.increment_flow_control_window(1, stream.id)
+                self._reset(stream, ErrorCodes.NO_ERROR)
+        elif stream.out:
             if self._wire.local_flow_control_window(stream.id) > 0:
                 stream.moved_ns = now_ns  # it is the transport that is slow
             elif now_ns - stream.moved_ns >= OUTPUT_NS:
@@ -509,22 +523,19 @@ class Http2:
             return
         stream.received += len(event.data)
         exchange = stream.exchange
-        if exchange is not None:
-            if event.data:
-                exchange.feed(event.data)
-            self._give_back(stream, size)
-        elif stream.sent:
-            self._give_back(None, size)
-        else:
+        if exchange is None and not stream.status:
             stream.chunks.append(event.data)
             stream.held += size
+            return
+        if exchange is not None and event.data:
+            exchange.feed(event.data)
+        self._give_back(stream, size)
 
     def _give_back(self, stream: _Stream | None, size: int) -> None:
-        """Window for bytes that were taken; for bytes that were dropped only the connection's [API-26]."""
+        """Window for bytes that were taken; for those of a stream that gets no more, only the connection's [API-26]."""
         if not size:
             return
-        exchange = None if stream is None else stream.exchange
-        if stream is not None and exchange is not None and not exchange.answered:
+        if stream is not None and stream.takes_more():
             self._wire.acknowledge_received_data(size, stream.id)
         else:
             self._wire.increment_flow_control_window(size)
@@ -543,7 +554,9 @@ class Http2:
             self._malformed(stream)
             return
         stream.ended = True
-        if stream.exchange is not None:
+        if stream.lingers_until_ns is not None:
+            del self._streams[stream.id]
+        elif stream.exchange is not None:
             stream.exchange.end()
 
     def _on_reset(self, event: events.StreamReset) -> None:
@@ -580,7 +593,7 @@ class Http2:
         del self._streams[stream.id]
         self._unsent -= len(stream.out)
         stream.out = memoryview(b"")
-        if stream.exchange is None and not stream.sent:
+        if stream.exchange is None and not stream.status:
             self._line.remove(stream)
             self._line_bytes -= stream.head_bytes
         if stream.held:
@@ -608,16 +621,13 @@ class Http2:
             fields.append((b"content-length", b"%d" % len(body)))
         is_bare = not body or stream.head.method == "HEAD" or status in (204, 304)
         self._wire.send_headers(stream.id, fields, end_stream=is_bare)
-        stream.sent = True
+        stream.status = status
         stream.moved_ns = self._home.now_ns()
-        if not is_bare:
+        if is_bare:
+            self._answered(stream)
+        else:
             stream.out = memoryview(body)
             self._unsent += len(body)
-            self._make_ready(stream)
-        elif stream.ended:
-            del self._streams[stream.id]
-        else:
-            # What completes the request may be in the same read; `_pump` sees.
             self._make_ready(stream)
         self._schedule()
 
@@ -670,9 +680,6 @@ class Http2:
         """Bytes of its next frame; 0 when there is none now, below 0 when there is none of any stream."""
         if stream.id not in self._streams:
             return 0
-        if not stream.out:
-            self._answered(stream)
-            return 0
         wire = self._wire
         if wire.outbound_flow_control_window <= 0:
             return -1
@@ -680,11 +687,11 @@ class Http2:
         return max(0, min(room, len(stream.out)))
 
     def _answered(self, stream: _Stream) -> None:
-        """The whole answer is framed. If it came before the end of the body, no more of that is wanted [API-26]."""
+        """The whole answer is framed; if it came before the end of the body, a reset follows [API-26]."""
         if stream.ended:
             del self._streams[stream.id]
         else:
-            self._reset(stream, ErrorCodes.NO_ERROR)
+            stream.lingers_until_ns = stream.moved_ns + LINGER_NS
 
     # -- writing and ending ------------------------------------------------------------------------------------------
 

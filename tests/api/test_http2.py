@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -27,6 +28,7 @@ from hyperframe.frame import (
 
 from tests.api.frames import JSON, Fields, Talk
 from tests.api.kit import WAIT_S, Running, received, records, running
+from topics.fs import File, Mode, OsFile, OsFs
 from topics.server.http2 import PREFACE, STREAMS
 from topics.testing.clock import ManualClock
 
@@ -813,6 +815,55 @@ def test_a_write_that_was_reset_is_not_undone_and_gives_its_slot_back(topic: str
         assert server.on_loop(lambda: sum(key.inflight for key in app.keys.keys)) == 0
 
 
+class SlowFile(OsFile):
+    """Its syncs wait for the gate."""
+
+    def __init__(self, fd: int, gate: threading.Event) -> None:
+        super().__init__(fd)
+        self.gate = gate
+
+    def fdatasync(self) -> None:
+        assert self.gate.wait(WAIT_S)
+        super().fdatasync()
+
+
+class SlowFs(OsFs):
+    """A disk whose syncs are held up while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def open(self, path: str, mode: Mode) -> File:
+        inner = super().open(path, mode)
+        assert isinstance(inner, OsFile)
+        return SlowFile(inner.fd, self.gate)
+
+
+def test_a_reset_makes_no_room_while_the_request_is_executed(topic: str) -> None:
+    """[API-26]: what runs is bounded by the number of streams, however fast the client resets them."""
+    fs = SlowFs()
+    with running(fs=fs) as server, Talk(server) as talk, server.client() as client:
+        path = f"/v0/topics/{topic}".encode()
+        assert client.put(f"/v0/topics/{topic}", json={"durability": "fsync"}).status_code == 201
+        fs.gate.clear()
+        running_ids, waiting_ids = range(1, 1201, 2), range(1201, 1 + 2 * STREAMS, 2)
+        for id in running_ids:
+            head = talk.headers(id, talk.head(b"POST", path, JSON), end=False)
+            talk.send(head, *talk.data(id, body_of(id)), RstStreamFrame(id, error_code=8))
+        for id in waiting_ids:
+            talk.send(*waiting_read(talk, id, topic, from_seq=1000))
+        late = waiting_ids[-1] + 2
+        talk.request(late, b"GET", b"/v0/health")
+        assert talk.answer(late).reset is ErrorCodes.REFUSED_STREAM
+        fs.gate.set()
+        # In the topic's order behind all of them.
+        assert client.post(f"/v0/topics/{topic}", json=records(0)).json()["last_seq"] == len(running_ids) + 1
+        talk.request(late + 2, b"GET", b"/v0/health")
+        assert talk.answer(late + 2).status == 200
+
+
 # -- ends ------------------------------------------------------------------------------------------------------------
 
 
@@ -869,9 +920,9 @@ def test_after_the_end_of_input_complete_requests_are_answered_and_waiting_ones_
     assert timed.on_loop(waiters) == 0
 
 
-def waiting_read(talk: Talk, id: int, name: str) -> list[Frame]:
+def waiting_read(talk: Talk, id: int, name: str, from_seq: int = 1) -> list[Frame]:
     head = talk.headers(id, talk.head(b"POST", f"/v0/topics/{name}/diff".encode(), JSON), end=False)
-    return [head, *talk.data(id, b'{"from_seq":1,"wait_ms":30000}')]
+    return [head, *talk.data(id, b'{"from_seq":%d,"wait_ms":30000}' % from_seq)]
 
 
 def test_a_client_that_goes_away_gets_its_answers_first(server: Running, talk: Talk, topic: str) -> None:

@@ -71,6 +71,8 @@ class Talk:
         """Of the server, for the connection."""
         self.stream_windows: dict[int, int] = {}
         """Increments of the server, by stream."""
+        self.order: list[int] = []
+        """Streams of the pieces of bodies, as they came."""
         self.pongs = 0
         self.pings = 0
         self.goaway: GoAwayFrame | None = None
@@ -194,6 +196,7 @@ class Talk:
             self._see_head(answer, list(self._decoder.decode(frame.data, raw=True)))
         elif isinstance(frame, DataFrame):
             answer.body += frame.data
+            self.order.append(frame.stream_id)
             if self._windows and frame.data:
                 ids = [0] if "END_STREAM" in frame.flags else [0, frame.stream_id]
                 self.give(len(frame.data), *ids)

@@ -903,6 +903,26 @@ def test_a_reset_makes_no_room_while_the_request_is_executed(topic: str) -> None
         assert talk.answer(late + 2).status == 200
 
 
+def test_a_write_whose_client_left_completes_in_the_drain(topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    """[API-5, API-23]: nothing waits for it but the disk, and the engine closes only after it."""
+    fs = SlowFs()
+    with running(fs=fs) as server, opened(fs.gate), caplog.at_level(logging.ERROR):
+        with server.client() as client:
+            assert client.put(f"/v0/topics/{topic}", json={"durability": "fsync"}).status_code == 201
+        fs.gate.clear()
+        with Talk(server) as talk:
+            head = talk.headers(1, talk.head(b"POST", f"/v0/topics/{topic}".encode(), JSON), end=False)
+            talk.send(head, *talk.data(1, body_of("kept")), RstStreamFrame(1, error_code=8))
+            talk.reach()
+        app = server.server.app
+        server.loop.call_soon_threadsafe(server._stopping.set)
+        while server.on_loop(lambda: app.engine is not None):
+            pass
+        fs.gate.set()
+        server.stop()
+    assert not caplog.records
+
+
 # -- ends ------------------------------------------------------------------------------------------------------------
 
 

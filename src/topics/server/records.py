@@ -251,6 +251,8 @@ def _of_events(body: bytes, *, batch: bool) -> WriteBody:
 
 def _append(exchange: Exchange, write: Write) -> None:
     exchange.body_done()
+    # Taken now: when the disk is slow and the client left, the app may have let go of its engine by the answer.
+    core = exchange.core
     clock = exchange.app.clock
     began_ns = clock.monotonic_ns()
     staged_ns = 0
@@ -265,14 +267,14 @@ def _append(exchange: Exchange, write: Write) -> None:
             timing = b""
         else:
             enqueued_ns = staged_ns or now_ns
-            topic = exchange.core.names.get(write.name)
+            topic = core.names.get(write.name)
             is_synced = topic is not None and topic.config.durability == "fsync"
             wait_ms = (now_ns - enqueued_ns) / 1e6 if is_synced else 0.0
             timing = b',"wal_append_ms":%.3f,"fsync_ms":%.3f' % ((enqueued_ns - began_ns) / 1e6, wait_ms)
         total_ms = (now_ns - exchange.started_ns) / 1e6
         exchange.reply(201 if outcome.created else 200, wire.timed(body, total_ms, timing))
 
-    appending.append(exchange.core, write, done)
+    appending.append(core, write, done)
     staged_ns = clock.monotonic_ns()
 
 

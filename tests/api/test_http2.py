@@ -278,6 +278,29 @@ def test_each_stream_is_one_request_of_its_key(topic: str) -> None:
         assert talk.answer(7).status == 200
 
 
+@pytest.mark.parametrize("how", ["taken", "reset"])
+def test_an_answer_holds_its_slot_until_it_is_taken(topic: str, how: str) -> None:
+    """[RES-7]: the last byte handed to the transport returns it, or the end of the stream."""
+    env = {"TOPICS_API_KEYS": "secret", "TOPICS_MAX_INFLIGHT_PER_KEY": "1"}
+    bearer = [(b"authorization", b"Bearer secret")]
+    with running(env=env) as server, Talk(server, initial_window=0, windows=False) as talk:
+        with server.client(key="secret") as client:
+            client.post(f"/v0/topics/{topic}", json=records("x" * 1000))
+        talk.request(1, b"POST", f"/v0/topics/{topic}/diff".encode(), b"{}", bearer)
+        talk.until(lambda: 1 in talk.answers)
+        talk.request(3, b"GET", b"/v0/topics", more=bearer)
+        talk.until(lambda: 3 in talk.answers)
+        assert talk.answers[3].status == 429
+        if how == "taken":
+            talk.give(4096, 1)
+            talk.answer(1)
+        else:
+            talk.send(RstStreamFrame(1, error_code=8))
+        talk.request(5, b"GET", b"/v0/topics", more=bearer)
+        talk.until(lambda: 5 in talk.answers)
+        assert talk.answers[5].status == 200
+
+
 # -- what is no request ----------------------------------------------------------------------------------------------
 
 Change = Callable[[list[tuple[bytes, bytes]]], Fields]
@@ -817,7 +840,7 @@ def test_rapid_resets_leave_nothing_behind(topic: str) -> None:
             app = server.server.app
             assert app.engine is not None
             waiters = app.engine.core.names[topic].waiters
-            return app.buffered.used, sum(key.inflight for key in app.keys.keys), len(waiters)
+            return app.buffered.used, sum(key.usage.inflight for key in app.keys.keys), len(waiters)
 
         assert server.on_loop(left) == (0, 0, 0)
         assert not any(answer.status for answer in talk.answers.values())
@@ -840,7 +863,7 @@ def test_a_write_that_was_reset_is_not_undone_and_gives_its_slot_back(topic: str
             # In the topic's order behind all of them.
             assert client.post(f"/v0/topics/{topic}", json=records(0)).json()["last_seq"] == 51
         app = server.server.app
-        assert server.on_loop(lambda: sum(key.inflight for key in app.keys.keys)) == 0
+        assert server.on_loop(lambda: sum(key.usage.inflight for key in app.keys.keys)) == 0
 
 
 class SlowFile(OsFile):

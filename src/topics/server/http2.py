@@ -109,9 +109,9 @@ class _Stream:
         self.is_ready = False
         self.moved_ns = now_ns
 
-    def send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> None:
-        """The exchange answers."""
-        self._connection.send(self, status, headers, content_type, body)
+    def send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> bool:
+        """The exchange answers; False while a part of that waits for the client's window [RES-7]."""
+        return self._connection.send(self, status, headers, content_type, body)
 
     def takes_more(self) -> bool:
         """Whether more of the body is welcome; it is not when there is no room for it."""
@@ -226,6 +226,7 @@ class Http2:
         self._full = False
         self._paused = False
         self._parting = False
+        self._eof = False
         """No new streams are awaited: the connection ends with the last one."""
         self._closing = False
         self._linger_until_ns: int | None = None
@@ -264,7 +265,7 @@ class Http2:
         """The client sends no more: what it sent completely is answered, what waits ends [API-23]."""
         if self._closing:
             return False
-        self._parting = True
+        self._parting = self._eof = True
         for stream in list(self._streams.values()):
             exchange = stream.exchange
             if not stream.ended or (exchange is not None and exchange.cancel is not None):
@@ -601,17 +602,17 @@ class Http2:
             stream.held = 0
         stream.chunks.clear()
         exchange = stream.exchange
-        if exchange is not None and not exchange.answered:
+        if exchange is not None:
             exchange.abandon()
             if not exchange.answered:
                 self._orphans.append(exchange)
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def send(self, stream: _Stream, status: int, headers: Headers, content_type: bytes, body: bytes) -> None:
-        """A stream is answered."""
+    def send(self, stream: _Stream, status: int, headers: Headers, content_type: bytes, body: bytes) -> bool:
+        """A stream is answered; whether all of it is framed."""
         if self._closing or stream.id not in self._streams:
-            return
+            return True
         fields: list[tuple[bytes, bytes]] = [(b":status", b"%d" % status)]
         if content_type:
             fields.append((b"content-type", content_type))
@@ -630,6 +631,7 @@ class Http2:
             self._unsent += len(body)
             self._make_ready(stream)
         self._schedule()
+        return is_bare
 
     def _make_ready(self, stream: _Stream) -> None:
         if not stream.is_ready:
@@ -676,6 +678,13 @@ class Http2:
         if ready and not self._full:
             self._schedule()
 
+    def _give_up_stuck(self) -> None:
+        """The client sends no more, so that no window will come for what waits for one."""
+        closed = self._wire.outbound_flow_control_window <= 0
+        for stream in list(self._streams.values()):
+            if stream.out and (closed or not stream.is_ready):
+                self._reset(stream, ErrorCodes.CANCEL)
+
     def _frame_of(self, stream: _Stream) -> int:
         """Bytes of its next frame; 0 when there is none now, below 0 when there is none of any stream."""
         if stream.id not in self._streams:
@@ -688,6 +697,8 @@ class Http2:
 
     def _answered(self, stream: _Stream) -> None:
         """The whole answer is framed; if it came before the end of the body, a reset follows [API-26]."""
+        if stream.exchange is not None:
+            stream.exchange.release()
         if stream.ended:
             del self._streams[stream.id]
         else:
@@ -709,6 +720,8 @@ class Http2:
 
     def _flush(self) -> None:
         self._pump()
+        if self._eof and not self._full:
+            self._give_up_stuck()
         if self._line and not self._is_held():
             ticking, self._ticking = self._ticking, True
             self._advance()

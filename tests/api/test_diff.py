@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -122,6 +123,22 @@ def test_the_byte_budget_ends_a_page_but_never_before_one_record(client: httpx.C
         write(client, large, "x" * (2**18))
     assert seqs(diff(client, large)) == [1, 2, 3]
     assert len(diff(client, large, max_batch_bytes=2**40)["records"]) == 5
+
+
+def test_pages_of_any_budget_skip_nothing(client: httpx.Client, topic: str) -> None:
+    """[RD-5, INV-10]: large records among small ones, in the log and in segment files."""
+    write(client, topic, *("x" * size for size in (1, 9, 2, 30, 0, 0, 17, 1, 40, 3)))
+    for _ in range(2):
+        for budget in range(1, 60):
+            found: list[int] = []
+            page: dict[str, Any] = {"next_from_seq": 0, "caught_up": False}
+            while not page["caught_up"]:
+                page = diff(client, topic, from_seq=page["next_from_seq"], max_batch_bytes=budget)
+                sizes = [len(record["data"]) + 2 for record in page["records"]]
+                assert len(sizes) == 1 or sum(sizes) <= budget
+                found += seqs(page)
+            assert found == list(range(1, 11)), budget
+        ok(client.post("/v0/checkpoint"))
 
 
 NOT_INTEGERS: list[object] = [-1, 1.0, 1.5, "1", True, None, [], {}]

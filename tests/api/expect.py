@@ -135,6 +135,15 @@ def like(client: httpx.Client, server: Running, **more: Any) -> httpx.Client:
     return server.client(http2=client.get("/healthz").http_version == "HTTP/2", **more)
 
 
+def _twin(client: httpx.Client) -> httpx.Client:
+    """A client of the same server, key and version of HTTP."""
+    http2 = client.get("/healthz").http_version == "HTTP/2"
+    key = {name: value for name, value in client.headers.items() if name == "authorization"}
+    return httpx.Client(
+        base_url=client.base_url, http1=not http2, http2=http2, headers=key, timeout=WAIT_S, trust_env=False
+    )
+
+
 def until(server: Running, holds: Callable[[], bool]) -> None:
     """Wait until something holds on the server's loop, pass by pass."""
     end = time.monotonic() + WAIT_S
@@ -150,12 +159,16 @@ def waiting(server: Running, count: int = 1) -> None:
 
 
 class Background:
-    """A request on a thread of its own."""
+    """A request on a thread and a connection of its own: threads that share one of HTTP/2 wait for each other."""
 
-    def __init__(self, ask: Callable[[], httpx.Response]) -> None:
+    def __init__(self, client: httpx.Client, ask: Callable[[httpx.Client], httpx.Response]) -> None:
         self._answers: list[httpx.Response] = []
-        self._thread = threading.Thread(target=lambda: self._answers.append(ask()), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(_twin(client), ask), daemon=True)
         self._thread.start()
+
+    def _run(self, client: httpx.Client, ask: Callable[[httpx.Client], httpx.Response]) -> None:
+        with client:
+            self._answers.append(ask(client))
 
     def answer(self) -> httpx.Response:
         """Wait for it."""

@@ -412,7 +412,7 @@ def test_a_diff_touches_the_topic(timed: httpx.Client, clock: ManualClock, topic
 
 
 def poll(client: httpx.Client, topic: str, **body: object) -> Background:
-    return Background(lambda: client.post(f"/v0/topics/{topic}/diff", json={"wait_ms": 30_000, **body}))
+    return Background(client, lambda one: one.post(f"/v0/topics/{topic}/diff", json={"wait_ms": 30_000, **body}))
 
 
 def test_a_long_poll_is_answered_by_the_next_publish(client: httpx.Client, server: Running, topic: str) -> None:
@@ -493,17 +493,17 @@ def test_no_publish_is_missed_between_the_read_and_the_wait(client: httpx.Client
     rounds = 60
     found: list[int] = []
 
-    def read() -> httpx.Response:
+    def read(one: httpx.Client) -> httpx.Response:
         cursor = 0
         while cursor < rounds:
-            answer = client.post(f"/v0/topics/{topic}/diff", json={"from_seq": cursor, "wait_ms": 20_000})
+            answer = one.post(f"/v0/topics/{topic}/diff", json={"from_seq": cursor, "wait_ms": 20_000})
             page = answer.json()
             assert page["records"], "waited in vain"
             found.extend(seqs(page))
             cursor = page["next_from_seq"]
         return answer
 
-    reader = Background(read)
+    reader = Background(client, read)
     for value in range(rounds):
         write(client, topic, value)
     reader.answer()

@@ -279,9 +279,9 @@ def test_429_when_the_log_takes_no_more_submissions(client: httpx.Client) -> Non
         put(one, "t", durability="fsync")
         fs.gate.clear()
         body = {"records": [{"data": 1}]}
-        held = [Background(lambda: one.post("/v0/topics/t", json=body))]
+        held = [Background(one, lambda own: own.post("/v0/topics/t", json=body))]
         assert fs.waiting.acquire(timeout=WAIT_S)
-        held.append(Background(lambda: one.post("/v0/topics/t", json=body)))
+        held.append(Background(one, lambda own: own.post("/v0/topics/t", json=body)))
         engine = slow.server.app.engine
         assert engine is not None
         topic = engine.core.names["t"]

@@ -61,9 +61,8 @@ def test_the_slot_comes_behind_the_key_and_before_the_scope(
     """401 before 429 before 403, 404, 405, 413, 415, 400."""
     limit = {"limit": "max_inflight_per_key", "max": 1}
     with like(client, keyed_server, key="reader") as other:
-        asked = Background(
-            lambda: other.post("/v0/topics/t/diff", json={"from_seq": _head(client, keyed_server), "wait_ms": 30_000})
-        )
+        poll = {"from_seq": _head(client, keyed_server), "wait_ms": 30_000}
+        asked = Background(other, lambda one: one.post("/v0/topics/t/diff", json=poll))
         waiting(keyed_server)
         throttled = (429, "throttled", limit)
         refused(keyed.get("/v0/topics/t", headers=key("nope")), 401, "unauthorized")

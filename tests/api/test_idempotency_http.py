@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import httpx
 import pytest
@@ -124,7 +125,7 @@ def test_concurrent_writes_with_one_key_append_once(client: httpx.Client, topic:
         if durability is not None:
             put(client, name, durability=durability)
         path = f"/v0/topics/{name}"
-        asked = [Background(lambda path=path: client.post(path, json=body)) for _ in range(8)]  # type: ignore[misc]
+        asked = [Background(client, partial(httpx.Client.post, url=path, json=body)) for _ in range(8)]
         told = [one.answer().json() for one in asked]
         assert sorted(one["deduped"] for one in told) == [False] + [True] * 7
         assert all((one["seqs"], one["count"]) == ([1, 2], 2) for one in told)
@@ -252,7 +253,7 @@ def test_a_failed_write_leaves_the_pair_as_it_was(client: httpx.Client, topic: s
 def test_concurrent_repeats_of_a_producer_append_once(client: httpx.Client, topic: str) -> None:
     """[A-4, IDM-3]"""
     put(client, topic, durability="fsync")
-    asked = [Background(lambda: produce(client, topic, "p", 1, 1)) for _ in range(8)]
+    asked = [Background(client, lambda one: produce(one, topic, "p", 1, 1)) for _ in range(8)]
     told = [one.answer().json() for one in asked]
     assert sorted(one["deduped"] for one in told) == [False] + [True] * 7
     assert [one["seqs"] for one in told] == [[1]] * 8

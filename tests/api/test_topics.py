@@ -208,8 +208,11 @@ def test_max_topics_counts_topics_and_spares_updates(client: httpx.Client) -> No
 
 def test_concurrent_creations_make_one_topic(client: httpx.Client, topic: str) -> None:
     """[NAME-8]"""
-    puts = [Background(lambda: client.put(f"/v0/topics/{topic}", json={})) for _ in range(8)]
-    writes = [Background(lambda: client.post(f"/v0/topics/{topic}", json={"records": [{"data": 1}]})) for _ in range(8)]
+    puts = [Background(client, lambda one: one.put(f"/v0/topics/{topic}", json={})) for _ in range(8)]
+    writes = [
+        Background(client, lambda one: one.post(f"/v0/topics/{topic}", json={"records": [{"data": 1}]}))
+        for _ in range(8)
+    ]
     answers = [one.answer() for one in puts + writes]
     assert sorted(answer.status_code for answer in answers) == [200] * 15 + [201]
     assert [answer.json()["created"] for answer in answers].count(True) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import httpx
 import pytest
@@ -92,10 +93,10 @@ def test_every_class_takes_writes_and_says_how_long_it_synced(
 def test_concurrent_writes_get_consecutive_seqs_and_are_all_visible(client: httpx.Client, topic: str) -> None:
     """[SEQ-2, SEQ-3, INV-2, DUR-1]"""
 
-    def ask(at: int) -> httpx.Response:
-        return client.post(f"/v0/topics/{topic}", json={"records": [{"data": [at, n]} for n in range(5)]})
+    def ask(at: int, one: httpx.Client) -> httpx.Response:
+        return one.post(f"/v0/topics/{topic}", json={"records": [{"data": [at, n]} for n in range(5)]})
 
-    asked = [Background(lambda at=at: ask(at)) for at in range(12)]  # type: ignore[misc]
+    asked = [Background(client, partial(ask, at)) for at in range(12)]
     taken: list[int] = []
     for one in asked:
         told = one.answer().json()
@@ -525,11 +526,11 @@ def test_a_write_without_admin_never_configures_a_topic(client: httpx.Client) ->
     with running(env=keys, fs=fs, config=real_config()) as slow, like(client, slow, key="all") as one:
         put(one, "t")
         fs.gate.clear()
-        deleting = Background(lambda: one.delete("/v0/topics/t"))
+        deleting = Background(one, lambda own: own.delete("/v0/topics/t"))
         assert fs.waiting.acquire(timeout=WAIT_S)
         body = {"records": [{"data": 1}], "config": {"ttl_ms": 5}}
         with like(client, slow, key="w-only") as writer:
-            writing = Background(lambda: writer.post("/v0/topics/t", json=body))
+            writing = Background(writer, lambda own: own.post("/v0/topics/t", json=body))
             engine = slow.server.app.engine
             assert engine is not None
             gates = engine.core.gates
@@ -636,15 +637,12 @@ def test_limits_hold_under_concurrency(client: httpx.Client) -> None:
     """[RES-3]: whatever the interleaving, no cap is exceeded and none is left unused."""
     env = {"TOPICS_MAX_TOPICS": "5", "TOPICS_MAX_TOTAL_BYTES": "50"}
     with running(env=env) as small, like(client, small) as one:
-        made = [Background(lambda at=at: one.put(f"/v0/topics/t{at}")) for at in range(12)]  # type: ignore[misc]
+        made = [Background(one, partial(httpx.Client.put, url=f"/v0/topics/t{at}")) for at in range(12)]
         statuses = [asked.answer().status_code for asked in made]
         assert sorted(statuses) == [201] * 5 + [429] * 7
         names = [f"t{at}" for at, status in enumerate(statuses) if status == 201]
         body = {"records": [{"data": "x" * 8}]}
-        asked = [
-            Background(lambda name=name: one.post(f"/v0/topics/{name}", json=body))  # type: ignore[misc]
-            for name in names * 3
-        ]
+        asked = [Background(one, partial(httpx.Client.post, url=f"/v0/topics/{name}", json=body)) for name in names * 3]
         assert sorted(each.answer().status_code for each in asked) == [200] * 5 + [429] * 10
 
 

@@ -15,6 +15,7 @@ from topics.testing.httpconn import HttpConn
 FAULTY = (sys.executable, "-m", "topics.testing.faultyserver")
 SERVE = FAULTY
 START_S = 60.0
+END_S = 5.0
 POLL_S = 0.005
 
 
@@ -73,7 +74,10 @@ class ServerProcess:
 
     def last_words(self) -> str:
         """How it ended and the end of what it logged."""
-        status = self.process.poll()
+        try:
+            status: int | None = self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            status = None
         said = self._log.read_text(errors="replace")[-2000:]
         return f"the server {'hangs' if status is None else f'ended with {status}'}: {said}"
 

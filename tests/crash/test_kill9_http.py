@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from topics.fs import boot_id as machine_boot_id
 from topics.testing import kill9, load, serverproc
 
 CYCLES = int(os.environ.get("TOPICS_TEST_KILL9_CYCLES", "20"))
@@ -97,6 +98,18 @@ def test_a_server_with_a_bug_in_its_recovery_is_caught(
     monkeypatch.setattr(serverproc, "SERVE", (sys.executable, "-c", BUGGY, bug))
     report = kill9.run(tmp_path, 5, kill9.Size(12, 300, 60.0), quiet)
     assert rule in {one.partition(":")[0] for one in report.violations}, report
+
+
+def test_a_served_store_knows_which_boot_of_the_machine_it_runs_in(tmp_path: Path) -> None:
+    """[DUR-4, S-245] Else the next start would take a crash of the machine for a mere kill, and tell no loss."""
+    server = serverproc.ServerProcess(tmp_path, {})
+    try:
+        server.wait_ready()
+        lines = (tmp_path / "data" / ".topics.lock").read_text().splitlines()
+        assert f"boot={machine_boot_id()}" in lines
+        server.stop()
+    finally:
+        server.abandon()
 
 
 def test_a_payload_names_itself_and_a_damaged_one_does_not() -> None:

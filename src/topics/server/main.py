@@ -65,12 +65,14 @@ class Refusal(Exception):
         self.code = code
 
 
-def serve(flags: Mapping[str, str], logs: Logs, *, quiet: bool = False, debug: bool = False) -> int:
+def serve(
+    flags: Mapping[str, str], logs: Logs, *, quiet: bool = False, debug: bool = False, fs: Fs | None = None
+) -> int:
     """Run the server until it is told to stop; the exit status."""
     try:
         plan = prepare(flags, logs, quiet=quiet)
         sys.setswitchinterval(SWITCH_S)
-        return uvloop.run(Process(plan, logs).run())
+        return uvloop.run(Process(plan, logs, fs).run())
     except SettingsError as error:
         return _refused(Refusal(2, error.code, str(error)), debug=debug)
     except Refusal as refusal:
@@ -197,7 +199,8 @@ class Process:
         self._logs = logs
         self._fs = fs or OsFs()
         self._settings = plan.loaded.settings
-        self.server = Server(plan.loaded, plan.ring, loopback=plan.loopback)
+        # None stays None: an engine on a disk that it was given does not ask the machine for its boot id.
+        self.server = Server(plan.loaded, plan.ring, loopback=plan.loopback, fs=fs)
         self._app = self.server.app
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._stopping = False

@@ -1,6 +1,6 @@
-"""`python -m topics.testing.faultyserver`: the server in a process of its own, on a disk that fails when it is told to.
+"""`python -m topics.testing.faultyserver`: what `topics serve` runs, on a disk that fails when it is told to.
 
-It is configured as `topics serve` is, by `TOPICS_*` variables. Lines on standard input are JSON and change the disk:
+It is configured by `TOPICS_*` variables alone. Lines on standard input are JSON and change the disk:
 
     {"op": "fdatasync", "error": "EIO", "times": "always", "path": "wal"}     inject a fault (see `faultfs`)
     {"clear": true}                                                          take all faults away
@@ -10,38 +10,14 @@ Each is answered by a line on standard output, once it holds. Event loop, and a 
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import signal
 import sys
 import threading
-from pathlib import Path
 
-import uvloop
-
-from topics import settings
 from topics.fs import OsFs
-from topics.server.keys import KeyRing
-from topics.server.server import Server
+from topics.server import logs
+from topics.server import main as server
 from topics.testing.faultfs import Fault, FaultFs
-
-
-async def serve(fs: FaultFs) -> None:
-    """Listen, recover, serve until a signal, drain."""
-    loaded = settings.from_env()
-    server = Server(loaded, KeyRing([]), fs=fs)
-    host, port = await server.listen()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if loaded.settings.port_file is not None:
-        scratch = Path(loaded.settings.port_file + ".tmp")
-        scratch.write_text(f"{host}:{port}\n")
-        os.replace(scratch, loaded.settings.port_file)
-    await server.recover(loaded.settings.data_dir)
-    await stop.wait()
-    await server.drain()
 
 
 def obey(fs: FaultFs) -> None:
@@ -55,12 +31,16 @@ def obey(fs: FaultFs) -> None:
         print("ok", flush=True)
 
 
-def main() -> None:
-    """Run until a signal."""
+def main() -> int:
+    """Run until a signal; the exit status."""
     fs = FaultFs(OsFs())
     threading.Thread(target=obey, args=(fs,), daemon=True).start()
-    uvloop.run(serve(fs))
+    log = logs.to_stderr(as_json=False)
+    try:
+        return server.serve({}, log, fs=fs)
+    finally:
+        log.close()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

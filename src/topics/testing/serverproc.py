@@ -12,8 +12,8 @@ from pathlib import Path
 
 from topics.testing.httpconn import HttpConn
 
+SERVE = (sys.executable, "-m", "topics", "serve")
 FAULTY = (sys.executable, "-m", "topics.testing.faultyserver")
-SERVE = FAULTY
 START_S = 60.0
 END_S = 5.0
 POLL_S = 0.005

@@ -293,7 +293,8 @@ class Http2:
             return
         # h2 sends nothing after its GOAWAY, so this one is not h2's.
         frame = GoAwayFrame(0, last_stream_id=self._wire.highest_inbound_stream_id, error_code=ErrorCodes.NO_ERROR)
-        self._write()
+        # What is answered goes first: there are clients that hear nothing behind it.
+        self._flush()
         self._put(frame.serialize())
         self._parting = True
         self._flush()

@@ -116,8 +116,11 @@ def test_a_hundred_thousand_empty_gzip_members_are_400(server: Running, topic: s
     """[API-16]: they make no bytes and cost time."""
     empty = gzip.compress(b"", mtime=0)
     with running(env={}) as roomy:
-        assert one(roomy, packed(topic, empty * 100_000)).status == 400
-        assert one(roomy, packed(topic, empty * 100 + gzip.compress(b'{"records":[{"data":1}]}'))).status == 201
+        body = gzip.compress(b'{"records":[{"data":1}]}')
+        refused = one(roomy, packed(topic, empty * 100_000 + body))
+        assert (refused.status, "members" in refused.json()["error"]["message"]) == (400, True)
+        assert not exists(roomy, topic)
+        assert one(roomy, packed(topic, empty * 100 + body)).status == 201
 
 
 def test_bodies_beyond_max_buffered_bytes_are_429_and_the_connection_closes(server: Running, topic: str) -> None:
@@ -138,6 +141,30 @@ def test_bodies_beyond_max_buffered_bytes_are_429_and_the_connection_closes(serv
             holder.sock.close()
     until(server, lambda: not server.server.app.buffered.used)
     assert one(server, write(topic)).status == 201
+
+
+def test_after_input_that_could_not_be_kept_nothing_of_the_connection_is_believed() -> None:
+    """09 §5, 13 §5: bytes are missing, so what comes behind them is no request, wherever it seems to begin."""
+    with running(env={"TOPICS_MAX_BUFFERED_BYTES": "20000"}) as server, RawClient(server) as client:
+        assert client.send(write("a")).answer().status == 201
+        poll = request("POST", "/v0/topics/a/diff", body=b'{"from_seq":1,"wait_ms":30000}')
+        client.send(poll + get("/v0/health") * 1000).until(lambda side: side._overrun is not None)
+
+        def answer_and_receive() -> None:
+            assert server.server.app.engine is not None
+            side = client.served
+            server.server.app.engine.end_waits()
+            assert side._state == "head"
+            side.data_received(write("smuggled"))
+
+        server.on_loop(answer_and_receive)
+        assert client.answer().status == 200
+        refused = client.answer()
+        assert (refused.status, refused.headers["connection"]) == (429, "close")
+        assert refused.json()["error"]["detail"] == {"limit": "max_buffered_bytes", "max": 20_000}
+        assert client.rest() == b""
+        assert not exists(server, "smuggled")
+        assert buffered(server) == 0
 
 
 # -- heads and connections -------------------------------------------------------------------------------------------

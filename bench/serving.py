@@ -16,6 +16,7 @@ import uvloop
 
 from topics import settings
 from topics.server.keys import KeyRing
+from topics.server.main import SWITCH_S
 from topics.server.server import Server
 
 
@@ -43,4 +44,5 @@ async def _serve(dir: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.setswitchinterval(SWITCH_S)  # as `topics serve` does
     uvloop.run(_serve(sys.argv[1]))

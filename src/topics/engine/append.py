@@ -27,6 +27,7 @@ from topics.engine.records import Given, Prepared, prepare
 from topics.engine.topic import Appended, Lsn, Ticket, Topic
 from topics.errors import (
     CallerError,
+    CommitFailed,
     EngineClosed,
     LimitReached,
     RecordTooLarge,
@@ -114,7 +115,7 @@ def append(core: Core, write: Write, done: Outcome, *, created: bool = False) ->
         return
     topic = core.names.get(write.name)
     if topic is not None:
-        if topic.line:
+        if topic.line or topic.framing:
             core.in_line(topic, lambda: _append(core, topic, write, done, created), done)
         else:
             _append(core, topic, write, done, created)
@@ -227,16 +228,57 @@ def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool,
         prefix = ticket.reserve(last, now)
         durable = True
     dedupe = _dedupe_frame(topic, write, first, count, ts, durable) if logged else b""
-    try:
-        ticket.frames = frame.encode_appends(prepared.rows(), topic.id, first, ts, durable=durable, more=bool(dedupe))
-    except ValueError as error:
-        raise CallerError(str(error)) from error
+    chain = _Chain(prefix, dedupe, durable, logged, now)
+    if core.frames_aside_bytes is None or prepared.total < core.frames_aside_bytes:
+        ticket.frame(chain)
+        _submit(core, ticket, chain)
+    else:
+        _frame_aside(core, ticket, chain)
+
+
+class _Chain(NamedTuple):
+    """What a submission is besides the frames of its records."""
+
+    prefix: bytes
+    """Frame of a higher ceiling."""
+    dedupe: bytes
+    durable: bool
+    logged: bool
+    now: int
+
+
+def _frame_aside(core: Core, ticket: _Staged, chain: _Chain) -> None:
+    """Frame a large write off the owner; until it is staged, what comes behind it in the topic waits [A-1, P-10]."""
+    topic, total = ticket.topic, ticket.prepared.total
+    topic.framing = True
+    core.staged_bytes += total
+
+    def framed(error: BaseException | None) -> None:
+        topic.framing = False
+        core.staged_bytes -= total
+        if topic.line:
+            core.owner.soon(lambda: core.advance(topic))
+        if error is not None:
+            ticket.fail(error if isinstance(error, TopicsError) else CommitFailed(f"framing: {error!r}"))
+        elif topic.next_seq != ticket.seq_before or topic.removed or topic.name in core.gates or core.closing:
+            # A write in front of it failed, or the topic went: its seqs are not what they were.
+            ticket.retry()
+        else:
+            _submit(core, ticket, chain)
+
+    core.owner.aside("frames", lambda: ticket.frame(chain), framed)
+
+
+def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
+    """Take the seqs and put the frames in the log, in one stretch [S-105]."""
+    topic, prepared, write = ticket.topic, ticket.prepared, ticket.write
+    prefix, dedupe, durable, logged, now = chain
+    first, count = ticket.seq_before, len(prepared.tags)
+    last = first + count - 1
     ticket.pending = _stage_name(core, topic, write, now)
     before_ts = topic.last_ts
-    topic.next_seq, topic.last_ts = last + 1, ts
-    topic.staged_records += count
-    topic.staged_bytes += prepared.total
-    core.staged_bytes += prepared.total
+    topic.next_seq, topic.last_ts = last + 1, ticket.ts
+    ticket.count_staged()
     body = None
     if logged:
         body = b"".join((prefix, ticket.frames, dedupe)) if prefix or dedupe else ticket.frames
@@ -246,7 +288,7 @@ def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool,
         topic.next_seq, topic.last_ts = first, before_ts
         ticket.fail(error)
         return
-    if logged and durability == "disk" and not prefix:
+    if logged and topic.durability == "disk" and not prefix:
         lifecycle.reserve_ahead(core, topic, last, now)
 
 
@@ -254,8 +296,8 @@ class _Staged(Ticket):
     """The ticket of a write."""
 
     __slots__ = (
-        "_ceiling", "_core", "_created", "_done", "_generation", "_staged", "_topic", "_write", "frames", "pending",
-        "prefix_bytes", "prepared", "ts",
+        "_ceiling", "_core", "_created", "_done", "_generation", "_staged", "frames", "pending", "prefix_bytes",
+        "prepared", "topic", "ts", "write",
     )  # fmt: skip
 
     def __init__(
@@ -268,8 +310,8 @@ class _Staged(Ticket):
         self.pending: Pending | None = None
         """Of its idempotency key or producer."""
         self._core = core
-        self._topic = topic
-        self._write = write
+        self.topic = topic
+        self.write = write
         self._done = done
         self._created = created
         self.prepared = write.prepared
@@ -277,15 +319,39 @@ class _Staged(Ticket):
         self.prefix_bytes = 0
         """Of the frame in front of its records."""
         self._ceiling = self._generation = 0
+        self._staged = False
+
+    def frame(self, chain: _Chain) -> None:
+        """Encode its records; any thread."""
+        rows = self.prepared.rows()
+        try:
+            self.frames = frame.encode_appends(
+                rows, self.topic.id, self.seq_before, self.ts, durable=chain.durable, more=bool(chain.dedupe)
+            )
+        except ValueError as error:
+            raise CallerError(str(error)) from error
+
+    def retry(self) -> None:
+        """Decide about the write anew: nothing of it was staged."""
+        if self._ceiling:
+            self.topic.reservation.refused(self._generation)
+        append(self._core, self.write, self._done, created=self._created)
+
+    def count_staged(self) -> None:
+        """Its records are on their way."""
         self._staged = True
+        prepared = self.prepared
+        self.topic.staged_records += len(prepared.tags)
+        self.topic.staged_bytes += prepared.total
+        self._core.staged_bytes += prepared.total
 
     def reserve(self, last: int, now: int) -> bytes:
         """The frame of a higher ceiling, to be logged in front of the records [A-2]."""
-        config, reservation = self._core.config, self._topic.reservation
+        config, reservation = self._core.config, self.topic.reservation
         self._ceiling = reservation.next(last, now, config.reserve_min, config.reserve_max, config.reserve_span_ms)
         self._generation = reservation.generation
         body = control.HeadWatermark(reserved=self._ceiling)
-        prefix = control_frame(body, self._topic, self.ts, durable=True, more=True)
+        prefix = control_frame(body, self.topic, self.ts, durable=True, more=True)
         self.prefix_bytes = len(prefix)
         return prefix
 
@@ -299,7 +365,7 @@ class _Staged(Ticket):
 
     def publish(self, run: Sequence[Ticket]) -> None:
         staged = cast("Sequence[_Staged]", run)
-        core, topic = self._core, self._topic
+        core, topic = self._core, self.topic
         for one in staged:
             one._unstage()
         topic.apply(_appended(core, topic, staged))
@@ -313,8 +379,8 @@ class _Staged(Ticket):
     def _published(self, head: int) -> None:
         core, first, count = self._core, self.seq_before, len(self.prepared.tags)
         if self._ceiling:
-            self._topic.reservation.granted(self._ceiling, self._generation)
-            core.reserved.add(self._topic.id)
+            self.topic.reservation.granted(self._ceiling, self._generation)
+            core.reserved.add(self.topic.id)
         if self.pending is not None:
             self._table().publish(
                 self.pending, first_seq=first, count=count, head_seq=head, ts=self.ts, logged=self.lsn is not True
@@ -322,26 +388,26 @@ class _Staged(Ticket):
         try:
             self._done(AppendResult(first, first + count - 1, head, count, created=self._created))
         except Exception:  # it is published: what one caller does with the answer is no other's trouble
-            log.exception("answering a write to topic %r", self._topic.name)
+            log.exception("answering a write to topic %r", self.topic.name)
 
     def fail(self, error: TopicsError) -> None:
         self._unstage()
         if self._ceiling:
-            self._topic.reservation.refused(self._generation)
+            self.topic.reservation.refused(self._generation)
         if self.pending is not None:
             self._table().fail(self.pending)
         self._done(error)
 
     def _table(self) -> IdempotencyKeys | Producers:
-        return self._core.keys if self._write.key is not None else self._core.producers
+        return self._core.keys if self.write.key is not None else self._core.producers
 
     def _unstage(self) -> None:
         """Once, whether it is published, failed, or fails while it is published."""
         if self._staged:
             self._staged = False
             prepared = self.prepared
-            self._topic.staged_records -= len(prepared.tags)
-            self._topic.staged_bytes -= prepared.total
+            self.topic.staged_records -= len(prepared.tags)
+            self.topic.staged_bytes -= prepared.total
             self._core.staged_bytes -= prepared.total
 
 

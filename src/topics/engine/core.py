@@ -83,6 +83,8 @@ class Core:
         self.totals = Totals()
         self.ready: dict[int, Topic] = {}
         """Topics whose first ticket is committed, within one report of a shard."""
+        self.frames_aside_bytes: int | None = None
+        """Writes from this size on are framed off the owner; None: none are, because nobody waits for it."""
         self.staged_bytes = 0
         """Accounted bytes that were admitted and are not yet published; for the quota [RES-3]."""
         self.closing = False
@@ -237,21 +239,21 @@ class Core:
                 for ticket in run:
                     ticket.fail(CommitFailed(f"topic {topic.name!r}: {error!r}"))
         if topic.line:
-            self.owner.soon(lambda: self._advance(topic))
+            self.owner.soon(lambda: self.advance(topic))
 
     def in_line(self, topic: Topic, call: Callable[[], None], done: Outcome, *, quiet: bool = False) -> None:
         """Stage something in the topic's order [A-1]; `quiet` waits until nothing staged in front is undecided.
 
         What comes later waits behind it: nobody is overtaken, nobody starves.
         """
-        if topic.line or (quiet and topic.tickets):
+        if topic.line or topic.framing or (quiet and topic.tickets):
             topic.line.append((quiet, lambda: guarded(call, done), done))
         else:
             call()
 
-    def _advance(self, topic: Topic) -> None:
+    def advance(self, topic: Topic) -> None:
         """Let what waits in a topic's line go on, as far as it may."""
-        while topic.line and not (topic.line[0][0] and topic.tickets):
+        while topic.line and not topic.framing and not (topic.line[0][0] and topic.tickets):
             _, call, done = topic.line.pop(0)
             if topic.removed:
                 done(TopicNotFound(topic.name))
@@ -269,7 +271,7 @@ class Core:
             why = error if one is ticket else CommitFailed(f"a write in front of it failed: {error}")
             one.fail(why)
         if topic.line:
-            self.owner.soon(lambda: self._advance(topic))
+            self.owner.soon(lambda: self.advance(topic))
 
     def touch(self, topic: Topic) -> None:
         """A topic changes: the next checkpoint looks at it."""

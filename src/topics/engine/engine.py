@@ -54,6 +54,8 @@ log = logging.getLogger("topics.engine")
 
 NS_PER_MS = 1_000_000
 MAX_FDS = 256
+FRAMES_ASIDE_BYTES = 1 << 20
+"""About a millisecond and a half of framing [P-10]."""
 
 
 class Health(NamedTuple):
@@ -150,6 +152,7 @@ class Engine:
         """From now on everything happens on this loop, which calls verbs with `core` itself; called on the loop."""
         assert isinstance(self._owner, LoopOwner)
         self._owner.lend(loop)
+        self._core.frames_aside_bytes = FRAMES_ASIDE_BYTES
         timer = LoopTimer(self, loop)
         self._use(timer)
         timer.wake()
@@ -159,6 +162,7 @@ class Engine:
         assert isinstance(self._owner, LoopOwner)
         if self._timer is not None:
             self._timer.stop()
+        self._core.frames_aside_bytes = None
         self._owner.take_back()
 
     def begin_checkpoint(self, done: Outcome) -> None:

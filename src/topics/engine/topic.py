@@ -120,8 +120,9 @@ class Topic:
     __slots__ = (
         "_ahead", "_ahead_through", "_totals", "base", "bytes", "cap_floor", "caps_due", "checkpointing", "claim",
         "classes", "config", "config_version", "count", "delete_below", "delete_number", "delete_number_staged",
-        "epoch", "extra", "head", "id", "index", "last_consumed_ms", "last_read_ms", "last_ts", "last_write_ms", "line",
-        "marked", "name", "needed", "next_seq", "recovering", "removed", "reservation", "retry", "rewritten_ms",
+        "epoch", "extra", "framing", "head", "id", "index", "last_consumed_ms", "last_read_ms", "last_ts",
+        "last_write_ms", "line", "marked", "name", "needed", "next_seq", "recovering", "removed", "reservation",
+        "retry", "rewritten_ms",
         "staged_bytes", "staged_records", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged",
         "waiters",
     )  # fmt: skip
@@ -159,6 +160,8 @@ class Topic:
         self.tickets: list[Ticket] = []
         self.line: list[tuple[bool, Callable[[], None], Callable[[TopicsError], None]]] = []
         """What waits to be staged: whether it needs quiet, what it does, and who is told if it cannot."""
+        self.framing = False
+        """A large write is being framed: nothing else is staged before it [A-1]."""
         self.classes: list[Durability] = []
         """Classes of configurations that are staged [CFG-10]."""
         self.needed: list[Lsn] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -189,9 +188,7 @@ class Embedded:
         return {"topic": name, "created": created, "config": stored.as_dict()}
 
     def _write(self, name: str, **body: Any) -> Any:
-        # Spelled as the client spells it, so that sizes are the same.
-        records = [{**one, "data": json.dumps(one["data"], ensure_ascii=False).encode()} for one in body.pop("records")]
-        result = self._engine.append(name, records, **body)
+        result = self._engine.append(name, body.pop("records"), **body)
         return {"topic": name, **msgspec.structs.asdict(result), "seqs": result.seqs}
 
     def _diff(self, name: str, from_seq: Any = 0, max_batch_bytes: Any = 0, **body: Any) -> Any:

@@ -17,7 +17,7 @@ from topics.clock import Clock
 from topics.engine.engine import Engine
 from topics.server import browser, failure
 from topics.server.exchange import Carrier, Exchange, Head
-from topics.server.failure import Failure, Refused
+from topics.server.failure import Failure
 from topics.server.keys import Key, KeyRing, presented
 from topics.server.routes import Access, Match, resolve
 from topics.server.watchdog import Stalls
@@ -161,11 +161,7 @@ class App:
         assert match.route.handler is not None
         try:
             match.route.handler(exchange)
-        except Refused as refused:
-            exchange.fail(refused)
-        except Exception as error:
-            if failure.of(error).status >= 500:
-                log.exception("%s %s", exchange.method, match.route.path)
+        except Exception as error:  # noqa: BLE001 - whatever a request meets, the others go on
             exchange.fail(error)
 
     # -- for handlers ------------------------------------------------------------------------------------------------

@@ -9,11 +9,13 @@ body is checked as it arrives: size, gzip, UTF-8, and the server-wide bound of b
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
+from topics.errors import TopicsError
 from topics.server import failure
 from topics.server.failure import Failure
 from topics.server.inbound import Unpacking, Utf8
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from topics.server.app import App
     from topics.server.keys import Key
     from topics.server.routes import Match
+
+log = logging.getLogger("topics.server")
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -278,9 +282,12 @@ class Exchange:
         self._send(status, headers, content_type, body)
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error."""
+        """Answer with an error; one that nobody foresaw is logged."""
+        why = failure.of(error)
+        if why.status == 500 and not isinstance(error, TopicsError):
+            log.error("%s: an unexpected error", self.method, exc_info=error)
         if not self.answered:
-            self._answer(failure.of(error))
+            self._answer(why)
 
     def params(self) -> dict[str, str]:
         """Query parameters, form-urlencoded; the first of several equal names counts [API-27]."""

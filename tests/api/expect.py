@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from tests.api.kit import WAIT_S, Running
+from tests.api.kit import PLAIN, WAIT_S, Running
 
 ANY: Any = object()
 """For a detail that the contract leaves open."""
@@ -140,8 +140,9 @@ def _twin(client: httpx.Client) -> httpx.Client:
     http2 = client.get("/healthz").http_version == "HTTP/2"
     key = {name: value for name, value in client.headers.items() if name == "authorization"}
     return httpx.Client(
-        base_url=client.base_url, http1=not http2, http2=http2, headers=key, timeout=WAIT_S, trust_env=False
-    )
+        base_url=client.base_url, http1=not http2, http2=http2, headers=key, timeout=WAIT_S, trust_env=False,
+        verify=PLAIN,
+    )  # fmt: skip
 
 
 def until(server: Running, holds: Callable[[], bool]) -> None:

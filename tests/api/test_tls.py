@@ -18,6 +18,7 @@ import pytest
 
 from tests.api.frames import JSON, Talk
 from tests.api.kit import WAIT_S, Running, received, records, running
+from tests.unit.engine.kit import GatedFs
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
 
@@ -106,15 +107,22 @@ def test_the_end_of_input_ends_a_waiting_read(encrypted: Running, topic: str, ca
     assert encrypted.on_loop(waiters) == 0
 
 
-def test_the_end_of_input_ends_what_cannot_be_sent(encrypted: Running, caplog: pytest.LogCaptureFixture) -> None:
-    """A connection with TLS is not half open: an answer that waits for its window goes with it."""
-    with caplog.at_level(logging.WARNING):
-        with Talk(encrypted, tls=client_context("h2"), initial_window=0) as talk:
-            talk.request(1, b"GET", b"/v0/health")
-            talk.until(lambda: 1 in talk.answers)
-            talk.end_input()
-            talk.until_closed()
-        settle(encrypted)
+def test_the_end_of_input_ends_the_connection_of_a_running_write(topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    """[API-23]: a connection with TLS is not half open. The write is not undone, its answer is not sent."""
+    fs = GatedFs()
+    with running(tls=server_context(), fs=fs) as server, caplog.at_level(logging.WARNING), secure(server) as client:
+        assert client.put(f"/v0/topics/{topic}", json={"durability": "fsync"}).status_code == 201
+        fs.gate.clear()
+        try:
+            with Talk(server, tls=client_context("h2")) as talk:
+                talk.request(1, b"POST", f"/v0/topics/{topic}".encode(), json.dumps(records(1)).encode())
+                talk.reach()
+                talk.end_input()
+                talk.until_closed()
+            assert talk.answers.get(1) is None
+        finally:
+            fs.gate.set()
+        assert client.post(f"/v0/topics/{topic}", json=records(2)).json()["last_seq"] == 2
     assert not caplog.records
 
 
@@ -128,6 +136,10 @@ def exchange(server: Running, context: ssl.SSLContext, data: bytes, *, ends: boo
         settle(server)
         with sock.unwrap() as rest:
             return received(rest)
+
+
+def secure(server: Running) -> httpx.Client:
+    return httpx.Client(base_url=server.url, verify=client_context(), timeout=WAIT_S, trust_env=False)
 
 
 def settle(server: Running) -> None:

@@ -17,6 +17,7 @@ from topics.engine import delete as deleting
 from topics.engine import read as reading
 from topics.engine.append import Write
 from topics.engine.records import ParsedRecord
+from topics.errors import EngineClosed
 from topics.model import SYSTEM_TOPICS, AppendResult, DeleteResult, Gap, Producer, ReadResult, is_system_name
 from topics.server import wire
 from topics.server.describe import PRODUCER, SELECTOR, U32, U64, about
@@ -173,7 +174,7 @@ def write(exchange: Exchange) -> None:
     if exchange.size <= ASIDE_BYTES:
         _append(exchange, _prepared(exchange))
         return
-    prepared: list[Write | Exception] = []
+    prepared: list[Write] = []
 
     def work() -> None:
         prepared.append(_prepared(exchange))
@@ -181,8 +182,10 @@ def write(exchange: Exchange) -> None:
     def done(error: BaseException | None) -> None:
         if error is not None:
             exchange.fail(error)
+        elif exchange.app.engine is None:
+            exchange.fail(EngineClosed("the server has stopped"))
         else:
-            _append(exchange, prepared[0])  # type: ignore[arg-type]
+            _append(exchange, prepared[0])
 
     exchange.core.owner.aside("decode", work, done)
 

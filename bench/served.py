@@ -30,6 +30,7 @@ from topics import settings
 from topics.server import app, records, wire
 from topics.server.exchange import Exchange
 from topics.server.keys import KeyRing
+from topics.server.main import SWITCH_S, spare_the_collector
 from topics.server.server import Server
 
 TOPIC = "hot"
@@ -245,6 +246,9 @@ async def _serve(dir: str) -> None:
     server = Server(settings.parse({"TOPICS_PORT": "0"}), KeyRing())
     _, port = await server.listen()
     await server.recover(dir)
+    # As the product's own process does.
+    sys.setswitchinterval(SWITCH_S)
+    spare_the_collector()
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     print(port, flush=True)

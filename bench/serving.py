@@ -16,7 +16,7 @@ import uvloop
 
 from topics import settings
 from topics.server.keys import KeyRing
-from topics.server.main import SWITCH_S
+from topics.server.main import SWITCH_S, spare_the_collector
 from topics.server.server import Server
 
 
@@ -38,6 +38,7 @@ async def _serve(dir: str) -> None:
     server = Server(settings.parse({"TOPICS_PORT": "0"}), KeyRing())
     _, port = await server.listen()
     await server.recover(dir)
+    spare_the_collector()
     print(port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await server.drain()

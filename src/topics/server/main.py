@@ -304,7 +304,7 @@ class Process:
         except (OSError, TopicsError) as error:
             raise _storage(error) from error
         took_ms = (self._app.clock.monotonic_ns() - started_ns) // 1_000_000
-        _spare_the_collector()
+        spare_the_collector()
         self._tell_recovered(engine, took_ms)
 
     def _progress(self, share: float) -> None:
@@ -413,7 +413,7 @@ def _storage(error: OSError | TopicsError) -> Refusal:
     return Refusal(3, code, f"the store cannot be opened: {error}")
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """What is there after recovery stays: looking through it again and again held up the loop for 20 ms [P-10].
 
     A write makes no cycles, so that collecting seldom costs no memory.

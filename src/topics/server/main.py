@@ -48,7 +48,7 @@ log = logging.getLogger("topics.server")
 RESERVED_FDS: Final = 512
 READING_FDS: Final = 4096
 FDS_MAX: Final = 1 << 20
-SWITCH_S: Final = 0.0005
+SWITCH_S: Final = 0.00005
 """How long the loop waits for the interpreter while a large body is decoded aside; 5 ms by default [P-10]."""
 GC_THRESHOLD: Final = (50_000, 20, 50)
 TERMINAL_EVERY_NS: Final = 100_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -31,25 +30,6 @@ from tests.api.expect import (
 )
 from tests.api.kit import Running, running
 from topics.testing import ManualClock
-
-
-@pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(scope="module")
-def timed_server(clock: ManualClock) -> Iterator[Running]:
-    with running(clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-def timed(client: httpx.Client, timed_server: Running) -> Iterator[httpx.Client]:
-    """A client of a server whose clock is moved by hand."""
-    with like(client, timed_server) as one:
-        yield one
-
 
 # -- one read --------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.api.expect import like
-from tests.api.kit import Running, running
+from tests.api.kit import Running
 from topics import Engine
 from topics.errors import TopicsError
 from topics.testing import ManualClock
@@ -226,17 +226,6 @@ class Embedded:
 
 
 # -- the test --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(scope="module")
-def timed_server(clock: ManualClock) -> Iterator[Running]:
-    with running(clock=clock) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

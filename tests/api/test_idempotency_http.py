@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import httpx
@@ -23,27 +22,8 @@ from tests.api.expect import (
     state,
     write,
 )
-from tests.api.kit import Running, running
+from tests.api.kit import running
 from topics.testing import ManualClock
-
-
-@pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(scope="module")
-def timed_server(clock: ManualClock) -> Iterator[Running]:
-    with running(clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-def timed(client: httpx.Client, timed_server: Running) -> Iterator[httpx.Client]:
-    """A client of a server whose clock is moved by hand."""
-    with like(client, timed_server) as one:
-        yield one
-
 
 # -- keys ------------------------------------------------------------------------------------------------------------
 

@@ -32,25 +32,6 @@ from tests.api.kit import WAIT_S, Running, running
 from tests.unit.engine.kit import GatedFs, real_config
 from topics.testing import ManualClock
 
-
-@pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(scope="module")
-def timed_server(clock: ManualClock) -> Iterator[Running]:
-    with running(clock=clock) as one:
-        yield one
-
-
-@pytest.fixture
-def timed(client: httpx.Client, timed_server: Running) -> Iterator[httpx.Client]:
-    """A client of a server whose clock is moved by hand."""
-    with like(client, timed_server) as one:
-        yield one
-
-
 # -- the answer ------------------------------------------------------------------------------------------------------
 
 

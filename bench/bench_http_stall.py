@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.measure import Arm, Figure, Group, Sample, percentiles_us, stopwatch
-from bench.serving import serving
+from bench.served import served
 
 CONNECTIONS = 2_000
 LARGE_BYTES = 64 << 20
@@ -53,7 +53,7 @@ def groups(quick: bool) -> list[Group]:
 
 def small_writes(dir: Path, *, writes: int, crowd: int, large: int) -> Sample:
     """So many small writes, or as many as fit beside one large body."""
-    with serving(dir / "store") as port, ExitStack() as others:
+    with served(dir / "store") as (port, _), ExitStack() as others:
         for _ in range(crowd):
             others.enter_context(_connected(port))
         with _connected(port) as client:

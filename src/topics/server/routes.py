@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Exchange"], None]
 
-FRAMES: Final = b"application/vnd.topics.frames"
-
 
 class Body(Enum):
     """What a route does with a body [API-9, API-10]."""

@@ -27,13 +27,11 @@ class Stalls:
     def __init__(self) -> None:
         self._counts = [0] * (len(BUCKETS_MS) + 1)
         self._sum_ms = 0.0
-        self.longest_ms = 0.0
 
     def note(self, ms: float) -> None:
         """One beat that came so late."""
         self._counts[bisect_left(BUCKETS_MS, ms)] += 1
         self._sum_ms += ms
-        self.longest_ms = max(self.longest_ms, ms)
 
     def timings(self) -> Timings:
         """As a histogram (08 §11)."""

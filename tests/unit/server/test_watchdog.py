@@ -42,7 +42,6 @@ def test_a_beat_in_time_is_no_stall_and_a_late_one_is() -> None:
     for late_ms in (0, 3, 40, 700):
         clock.advance(ms=BEAT_MS + late_ms)
         loop.due()
-    assert app.stalls.longest_ms == 700.0
     seen = app.stalls.timings()
     assert seen.total == 743.0
     assert seen.times == 4

@@ -156,7 +156,7 @@ def waiting(server: Running, count: int = 1) -> None:
     """Wait until so many long polls wait."""
     engine = server.server.app.engine
     assert engine is not None
-    until(server, lambda: len(engine.core.timers) == count)
+    until(server, lambda: len(engine.core.polls) == count)
 
 
 class Background:

@@ -77,7 +77,7 @@ def test_a_waiting_read_is_answered_at_once() -> None:
         await reader.readuntil(b"}}")
         writer.write(request("/v0/topics/a/diff", {"from_seq": 1, "wait_ms": 30000}))
         assert server.app.engine is not None
-        while not server.app.engine.core.timers:
+        while not server.app.engine.core.polls:
             await asyncio.sleep(0)
         await server.drain()
         status, raw = await answered(reader)

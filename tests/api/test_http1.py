@@ -286,7 +286,7 @@ def test_a_waiting_long_poll_ends_at_the_clients_fin(server: Running, line: RawC
     line.send(write(topic)).answer()
     line.send(poll(topic)).until(lambda one: one._state == "busy").finish()
     assert line.rest() == b""
-    assert server.on_loop(lambda: len(server.server.app.engine.core.timers)) == 0  # type: ignore[union-attr]
+    assert server.on_loop(lambda: len(server.server.app.engine.core.polls)) == 0  # type: ignore[union-attr]
 
 
 def test_a_long_poll_that_is_reached_after_the_fin_does_not_wait(server: Running, line: RawClient, topic: str) -> None:
@@ -294,14 +294,14 @@ def test_a_long_poll_that_is_reached_after_the_fin_does_not_wait(server: Running
     line.send(write(topic) + poll(topic)).finish()
     assert line.answer().status == 201
     assert line.rest() == b""
-    assert server.on_loop(lambda: len(server.server.app.engine.core.timers)) == 0  # type: ignore[union-attr]
+    assert server.on_loop(lambda: len(server.server.app.engine.core.polls)) == 0  # type: ignore[union-attr]
 
 
 def test_a_reset_ends_everything_on_the_connection(server: Running, line: RawClient, topic: str) -> None:
     """[API-23]: a write that was staged stays [R-6]."""
     line.send(write(topic)).answer()
     line.send(poll(topic)).until(lambda one: one._state == "busy").reset()
-    until(server, lambda: not server.server.app.engine.core.timers)  # type: ignore[union-attr]
+    until(server, lambda: not server.server.app.engine.core.polls)  # type: ignore[union-attr]
     assert count(server, topic) == 1
     sweep(server)
 

@@ -35,6 +35,8 @@ class Projection(NamedTuple):
 
     tags: bool = False
     metas: bool = True
+    data: bool = True
+    """Only streams do without it [REC-3]."""
 
 
 class Stored(Protocol):
@@ -58,10 +60,10 @@ class Stored(Protocol):
 
 def stored(frames: Iterable[Stored], wanted: Projection) -> list[bytes]:
     """Decoded frames as JSON."""
-    return [_one(one.seq, one.ts, one.node, one.tag if wanted.tags else None, one.data, wanted.metas) for one in frames]
+    return [_one(one.seq, one.ts, one.node, one.tag if wanted.tags else None, one.data, wanted) for one in frames]
 
 
-def _one(seq: int, ts: int, node: bytes | None, tag: bytes | None, raw: bytes, metas: bool) -> bytes:
+def _one(seq: int, ts: int, node: bytes | None, tag: bytes | None, raw: bytes, wanted: Projection) -> bytes:
     between = b""
     if node is not None:
         between = b',"$node":' + _quoted(node)
@@ -69,9 +71,13 @@ def _one(seq: int, ts: int, node: bytes | None, tag: bytes | None, raw: bytes, m
         between += b',"$tag":' + _quoted(tag)
     if raw.endswith(b"}}") and b',"m":{' in raw:
         data, meta = envelope.split(raw)
-        if metas and meta is not None:
+        if wanted.metas and meta is not None:
             between += b',"meta":' + meta
+        if not wanted.data:
+            return b'{"$seq":%d,"$ts":%d%b}' % (seq, ts, between)
         return b'{"$seq":%d,"$ts":%d%b,"data":%b}' % (seq, ts, between, data)
+    if not wanted.data:
+        return b'{"$seq":%d,"$ts":%d%b}' % (seq, ts, between)
     return b'{"$seq":%d,"$ts":%d%b,"data":%b' % (seq, ts, between, raw[_DATA_AT:])
 
 
@@ -142,7 +148,7 @@ def _formatted(
         return None
     seqs, tss = heads["seq"].tolist(), heads["ts"].tolist()
     datas = (text_at + around).tolist()
-    if not named.any() and not (wanted.tags and tagged.any()) and b',"m":{' not in raw:
+    if wanted.data and not named.any() and not (wanted.tags and tagged.any()) and b',"m":{' not in raw:
         return [
             b'{"$seq":%d,"$ts":%d,"data":%b' % (seq, ts, raw[data + _DATA_AT : stop])
             for seq, ts, data, stop in zip(seqs, tss, datas, stops, strict=True)
@@ -154,7 +160,7 @@ def _formatted(
         for seq, ts, text, tag_len, data, stop, has_node, has_tag in rows:
             node = raw[text : data - tag_len] if has_node else None
             tag = raw[data - tag_len : data] if has_tag and wanted.tags else None
-            out.append(_one(seq, ts, node, tag, raw[data:stop], wanted.metas))
+            out.append(_one(seq, ts, node, tag, raw[data:stop], wanted))
     except UnicodeDecodeError:
         return None
     return out

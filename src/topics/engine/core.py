@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from topics import paths
 from topics.clock import Clock
 from topics.codec import control, frame
+from topics.engine.alarms import Alarms
 from topics.engine.config import EngineConfig
 from topics.engine.dedupe import IdempotencyKeys, Producers
 from topics.engine.recent import RecentFrames
@@ -115,10 +116,9 @@ class Core:
         """Seqs that became holes since the start, by stored reason."""
         self.orphan_dirs = 0
         self.dropped_segments = 0
-        self.timers: dict[object, tuple[int, Callable[[], None]]] = {}
-        """Long polls: until when on the monotonic clock, and what then."""
-        self.timer_armed: Callable[[], None] = lambda: None
-        """Called when something became due earlier than known."""
+        self.alarms = Alarms()
+        self.polls: dict[object, Callable[[], None]] = {}
+        """Long polls: what answers each of them with what there was."""
 
     # -- finding topics ----------------------------------------------------------------------------------------------
 

@@ -171,14 +171,13 @@ class Engine:
 
     def end_waits(self) -> None:
         """On the loop: whoever waits for records is answered with what there was [API-5]."""
-        timers, self._core.timers = self._core.timers, {}
-        for _, late in timers.values():
+        for late in list(self._core.polls.values()):
             late()
 
     def _use(self, timer: Timer | LoopTimer) -> None:
         core = self._core
         self._timer = timer
-        core.timer_armed = timer.wake
+        core.alarms.armed = timer.wake
         for shard in core.wal.shards if core.wal is not None else ():
             shard.on_due = timer.wake
 
@@ -440,9 +439,7 @@ class Engine:
     def _tick(self) -> None:
         core = self._core
         now = core.clock.monotonic_ns()
-        for key, (due, late) in list(core.timers.items()):
-            if now >= due and core.timers.pop(key, None) is not None:
-                late()
+        core.alarms.ring(now)
         if core.wal is None:
             self._every("ttl", core.config.ttl_sweep_ms, now, self._sweep)
             return
@@ -494,7 +491,9 @@ class Engine:
         self._check()
         core = self._core
         with self._owner:
-            dues = [*self._due.values(), *(due for due, _ in core.timers.values())]
+            dues = list(self._due.values())
+            if (ring := core.alarms.next_ns()) is not None:
+                dues.append(ring)
             if core.wal is not None:
                 dues += [due for shard in core.wal.shards if (due := shard.next_due_ns()) is not None]
             if not self._due:

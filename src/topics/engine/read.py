@@ -147,8 +147,14 @@ def _wait(
     """In the same stretch as the first read, so no publication is missed [DIF-5]."""
     key = object()
 
+    def ended() -> bool:
+        """Whether it has been answered already, or nobody wants an answer; from now on it has."""
+        alarm.cancel()
+        topic.waiters.pop(key, None)
+        return core.polls.pop(key, None) is None
+
     def woken() -> None:
-        if core.timers.pop(key, None) is None:
+        if ended():
             return
         if topic.removed:
             done(TopicNotFound(query.name))
@@ -156,24 +162,26 @@ def _wait(
             guarded(lambda: _read(core, topic, query._replace(wait_ms=0), done, wanted, None), done)
 
     def late() -> None:
-        topic.waiters.pop(key, None)
-        done(first)
+        if not ended():
+            done(first)
 
     def leave() -> None:
-        topic.waiters.pop(key, None)
-        core.timers.pop(key, None)
+        ended()
 
     if waiting is not None:
         waiting.leave = leave
 
     topic.waiters[key] = woken
-    core.timers[key] = (core.clock.monotonic_ns() + query.wait_ms * 1_000_000, late)
-    core.timer_armed()
+    core.polls[key] = late
+    alarm = core.alarms.at(core.clock.monotonic_ns() + query.wait_ms * 1_000_000, late)
 
 
-def walk(topic: Topic, query: Query, wanted: Projection | None = None) -> ReadResult:
-    """One read of what is there now: `Record` objects, or with a projection their JSON."""
-    head, floor = topic.head, topic.evict_floor
+def walk(topic: Topic, query: Query, wanted: Projection | None = None, through: int | None = None) -> ReadResult:
+    """One read of what is there now: `Record` objects, or with a projection their JSON.
+
+    `through` is where the topic ends for this reader, its head by default.
+    """
+    head, floor = topic.head if through is None else through, topic.evict_floor
     from_seq = query.from_seq
     if query.from_ts is not None:
         from_seq = topic.index.first_at(query.from_ts, topic.floor, head) - 1 if topic.floor <= head else head
@@ -184,7 +192,7 @@ def walk(topic: Topic, query: Query, wanted: Projection | None = None) -> ReadRe
     elif from_seq + 1 < floor:
         tombstone = Gap.lost(from_seq + 1, floor - 1, _evicted_by(topic, from_seq + 1), head)
         from_seq = floor - 1
-    reader = _Walk(topic, query, from_seq, tombstone, wanted)
+    reader = _Walk(topic, query, from_seq, tombstone, wanted, head)
     reader.run()
     scanned = reader.cursor - from_seq
     return ReadResult(reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone, scanned)
@@ -199,13 +207,20 @@ class _Walk:
     """One walk upwards. `cursor` is the last seq examined."""
 
     def __init__(
-        self, topic: Topic, query: Query, cursor: int, tombstone: Gap | None, wanted: Projection | None
+        self,
+        topic: Topic,
+        query: Query,
+        cursor: int,
+        tombstone: Gap | None,
+        wanted: Projection | None,
+        head: int,
     ) -> None:
         self.cursor = cursor
         self.tombstone = tombstone
         self.records: list[Any] = []
         self._wanted = wanted
         self._topic = topic
+        self._head = head
         self._limit = query.limit
         self._budget = query.max_bytes
         self._nodes = query.nodes if topic.config.dedupe_node else frozenset()
@@ -216,16 +231,16 @@ class _Walk:
     def run(self) -> None:
         """Walk until the head, the limit, the budget, or a run of holes that has to wait for the next read."""
         topic = self._topic
-        for piece in topic.index.walk(self.cursor + 1, topic.head, self._limit + AHEAD):
+        for piece in topic.index.walk(self.cursor + 1, self._head, self._limit + AHEAD):
             if isinstance(piece, DeadRun):
                 if not self._pass(piece):
                     return
             elif not self._deliver(piece):
                 return
-            if self.cursor - self._start >= EXAMINED_MAX and self.cursor < topic.head:
+            if self.cursor - self._start >= EXAMINED_MAX and self.cursor < self._head:
                 return
         # Whatever is not known of is dead: below the floors, or a silent gap.
-        self.cursor = max(self.cursor, topic.head)
+        self.cursor = max(self.cursor, self._head)
 
     def _pass(self, run: DeadRun) -> bool:
         """Go over a long run of dead seqs; False ends the walk."""
@@ -242,13 +257,13 @@ class _Walk:
             self.cursor = first - 1
             return False
         last = max(last, self._end_of_run(last, reason))
-        self.tombstone = Gap.lost(first, last, REASONS[reason], self._topic.head)
+        self.tombstone = Gap.lost(first, last, REASONS[reason], self._head)
         self._told_through = last
         return True
 
     def _end_of_run(self, last: int, reason: int) -> int:
         """Holes of one reason in a row are one run, whatever they are kept in [S-125]."""
-        for piece in self._topic.index.walk(last + 1, self._topic.head):
+        for piece in self._topic.index.walk(last + 1, self._head):
             if piece.first != last + 1:
                 return last
             if isinstance(piece, DeadRun):
@@ -355,7 +370,7 @@ class _Walk:
         if why is Absent.GONE or not self._topic.told:
             return True
         if self._told_through == seq - 1 and self.tombstone is not None and self.tombstone.reason == "corrupt":
-            self.tombstone = Gap.lost(self.tombstone.gap_from, seq, "corrupt", self._topic.head)
+            self.tombstone = Gap.lost(self.tombstone.gap_from, seq, "corrupt", self._head)
             self._told_through = seq
             return not self.records
         return self._tell(seq, seq, 2)

@@ -21,7 +21,9 @@ from topics.codec import control, frame
 from topics.engine.alarms import Alarms
 from topics.engine.config import EngineConfig
 from topics.engine.dedupe import IdempotencyKeys, Producers
+from topics.engine.pump import Pump
 from topics.engine.recent import RecentFrames
+from topics.engine.scheduler import Item
 from topics.engine.topic import Lsn, Ticket, Topic, Totals
 from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs
@@ -117,6 +119,9 @@ class Core:
         self.orphan_dirs = 0
         self.dropped_segments = 0
         self.alarms = Alarms()
+        self.pump = Pump(owner, clock)
+        self.service: Callable[[Topic], Callable[[], bool]] = lambda topic: lambda: False
+        """How a topic's followers are served; given by the engine."""
         self.polls: dict[object, Callable[[], None]] = {}
         """Long polls: what answers each of them with what there was."""
 
@@ -292,11 +297,11 @@ class Core:
         return done
 
     def wake(self, topic: Topic) -> None:
-        """Call who waits for records of a topic, after what is under way now."""
-        if topic.waiters:
-            waiters, topic.waiters = topic.waiters, {}
-            for call in waiters.values():
-                self.owner.soon(call)
+        """Somebody may wait for what was published: it is delivered after what is under way now [D-33]."""
+        if topic.waiters or topic.followers:
+            if topic.item is None:
+                topic.item = Item(topic, self.service(topic))
+            self.pump.mark(topic.item)
 
     # -- sums --------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from topics.clock import Clock, SystemClock
 from topics.codec import control, frame
 from topics.engine import append as appending
 from topics.engine import delete as deleting
-from topics.engine import lifecycle, recover, retention
+from topics.engine import lifecycle, recover, retention, watch
 from topics.engine import plan as planning
 from topics.engine import read as reading
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
@@ -133,6 +133,7 @@ class Engine:
         settings = EngineConfig.of(config or EngineConfig())
         owns: InlineOwner | LockedOwner = owner or (LockedOwner() if clock is None else InlineOwner())
         core = Core(settings, fs or OsFs(), clock or SystemClock(), owns, "" if path is None else str(path))
+        core.service = partial(watch.service, core)
         engine = cls(core, owns)
         if path is not None:
             core.boot = boot_id or (machine_boot_id() if fs is None else "boot-0")
@@ -440,6 +441,7 @@ class Engine:
         core = self._core
         now = core.clock.monotonic_ns()
         core.alarms.ring(now)
+        core.pump.tick()
         if core.wal is None:
             self._every("ttl", core.config.ttl_sweep_ms, now, self._sweep)
             return
@@ -492,8 +494,7 @@ class Engine:
         core = self._core
         with self._owner:
             dues = list(self._due.values())
-            if (ring := core.alarms.next_ns()) is not None:
-                dues.append(ring)
+            dues += [due for due in (core.alarms.next_ns(), core.pump.next_due_ns()) if due is not None]
             if core.wal is not None:
                 dues += [due for shard in core.wal.shards if (due := shard.next_due_ns()) is not None]
             if not self._due:

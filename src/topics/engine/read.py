@@ -70,12 +70,13 @@ class Query(NamedTuple):
             None if from_ts is None else check_u64(from_ts, "from_ts"),
             limits.read_limit(check_u32(limit, "limit")),
             limits.read_bytes(check_u64(max_bytes, "max_bytes")),
-            _nodes(node, limits),
+            nodes_of(node, limits),
             min(check_u32(wait_ms, "wait_ms"), limits.max_wait_ms),
         )
 
 
-def _nodes(node: object, limits: Limits) -> frozenset[bytes]:
+def nodes_of(node: object, limits: Limits) -> frozenset[bytes]:
+    """What a reader leaves out [NOD-1]: one node, or several."""
     if node is None:
         return frozenset()
     listed = [node] if isinstance(node, str) else node

@@ -50,6 +50,13 @@ def _limit(topic: Topic, now_ms: int) -> int:
     return max(max(now_ms, topic.ttl_now) - ttl, 0) if ttl else 0
 
 
+def is_due(core: Core, topic: Topic) -> bool:
+    """Whether records have expired that still count."""
+    limit = _limit(topic, core.clock.now_ms())
+    first = topic.lowest() if limit else None
+    return first is not None and first.ts < limit
+
+
 def enforce_caps(core: Core, topic: Topic) -> None:
     """Evict the lowest live records until both caps hold [CAP-2]."""
     config = topic.config

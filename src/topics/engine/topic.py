@@ -13,7 +13,7 @@ Owner only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from topics.storage.descriptor import Claim
 from topics.storage.rebuild import NO_CLAIM
 from topics.storage.tags import SeqArray
 from topics.storage.tail import Locations
+
+if TYPE_CHECKING:
+    from topics.engine.scheduler import Item
+    from topics.engine.watch import Follower
 
 STRICTNESS: dict[Durability, int] = {"ephemeral": 0, "memory": 1, "disk": 2, "fsync": 3}
 AHEAD = 256
@@ -120,9 +124,10 @@ class Topic:
     __slots__ = (
         "_ahead", "_ahead_through", "_totals", "base", "bytes", "cap_floor", "caps_due", "checkpointing", "claim",
         "classes", "config", "config_version", "count", "delete_below", "delete_number", "delete_number_staged",
-        "epoch", "extra", "framing", "head", "id", "index", "last_consumed_ms", "last_read_ms", "last_ts",
+        "epoch", "extra", "followers", "framing", "head", "id", "index", "item", "last_consumed_ms", "last_read_ms",
+        "last_ts",
         "last_write_ms", "line", "marked", "name", "needed", "next_seq", "recovering", "removed", "reservation",
-        "retry", "rewritten_ms",
+        "retry", "rewritten_ms", "served",
         "staged_bytes", "staged_records", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged",
         "waiters",
     )  # fmt: skip
@@ -178,7 +183,13 @@ class Topic:
         """Highest instant a TTL pass has used [S-263]."""
         self.ttl_waiting: list[Callable[[TopicsError | None], None]] | None = None
         self.waiters: dict[object, Callable[[], None]] = {}
-        """Long polls and followers, called once after the next publication."""
+        """Long polls, called once after the next publication."""
+        self.followers: dict[Follower, None] = {}
+        """In the order they came."""
+        self.served = 0
+        """Head of the last delivery; whoever follows live has it as cursor."""
+        self.item: Item | None = None
+        """Its delivery, once somebody wants one."""
         self.recovering = False
         self.removed = False
         self.checkpointing = False

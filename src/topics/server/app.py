@@ -20,6 +20,8 @@ from topics.server.exchange import Carrier, Exchange, Head
 from topics.server.failure import Failure
 from topics.server.keys import Key, KeyRing, presented
 from topics.server.routes import Access, Match, resolve
+from topics.server.streams import Streams
+from topics.server.watch import Sessions
 from topics.server.watchdog import Stalls
 from topics.settings import Loaded
 
@@ -74,6 +76,8 @@ class App:
         self.started_ns = clock.monotonic_ns()
         self.warnings: deque[Warned] = deque(maxlen=WARNINGS_KEPT)
         self.stalls = Stalls()
+        self.streams = Streams(self.settings)
+        self.sessions = Sessions(self.settings.max_watch_sessions)
 
     # -- the way in --------------------------------------------------------------------------------------------------
 

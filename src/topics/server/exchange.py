@@ -65,6 +65,49 @@ class Carrier(Protocol):
         """
         ...
 
+    def stream(self, headers: Headers, content_type: bytes, listener: Listener) -> Outlet:
+        """The head of an answer that goes on; instead of `send`."""
+        ...
+
+
+class Listener(Protocol):
+    """A stream, as far as the connection it runs on is concerned."""
+
+    is_full: bool
+    """Output is above its mark; set by the carrier."""
+
+    def room(self) -> None:
+        """Output is below its mark again."""
+        ...
+
+    def lost(self) -> None:
+        """The client is gone: nothing can be sent any more. Called once, also after `Outlet.abort`."""
+        ...
+
+    def stuck(self) -> None:
+        """The client took nothing for 30 s; the connection is closed right after this [FRM-12]."""
+        ...
+
+    def drain(self) -> None:
+        """The server stops: say so, and end."""
+        ...
+
+
+class Outlet(Protocol):
+    """The body of an answer that goes on. Bounded by whoever writes: not while `is_full` [A-12]."""
+
+    def write(self, data: bytes) -> None:
+        """Send at once; nothing happens when the client is gone."""
+        ...
+
+    def end(self) -> None:
+        """The answer is complete. Its listener hears nothing any more."""
+        ...
+
+    def abort(self) -> None:
+        """End without completing it, so that the client knows."""
+        ...
+
 
 class Exchange:
     """One request. Handlers read it and answer with `reply` or `fail`, at once or later, exactly once."""
@@ -280,6 +323,15 @@ class Exchange:
             self._send_packed(status, _gzip(body), headers)
             return
         self._send(status, headers, content_type, body)
+
+    def stream(self, listener: Listener, content_type: bytes, headers: Headers = ()) -> Outlet:
+        """Answer with 200 and a body that goes on. The in-flight slot is free again [RES-7]."""
+        assert not self.answered
+        self.answered = True
+        self._finish()
+        outlet = self._carrier.stream(_merged(headers, self.cors), content_type, listener)
+        self.release()
+        return outlet
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error; one that nobody foresaw is logged."""

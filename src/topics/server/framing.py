@@ -58,6 +58,8 @@ class HeadReader:
         self._fields = 0
         self._complete = False
         self.keep_alive = False
+        self.is_11 = False
+        """Of the last head; else it was HTTP/1.0."""
         """Whether the connection may go on after the request whose head was read last."""
 
     @property
@@ -167,7 +169,7 @@ class HeadReader:
         line_end = head.find(b"\r\n")
         if not head.endswith(_VERSIONS, 0, line_end):
             raise Malformed(BAD_REQUEST)
-        is_11 = head[line_end - 1] == _ONE
+        is_11 = self.is_11 = head[line_end - 1] == _ONE
         host = headers.get(b"host")
         # Two fields were joined by a comma and a space, which no host has.
         if (host is None and is_11) or (host is not None and HOST.fullmatch(host) is None):

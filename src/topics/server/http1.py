@@ -4,6 +4,7 @@
     head      between requests, or in the middle of a head   a complete head
     body      a request began, its body is coming            its last byte, or an answer given early
     busy      a request is being executed                    its answer
+    stream    the answer goes on; input is discarded         its end, or the client's
     ending    the last answer is out; input is discarded     the client's end, or a second without one
 
     data_received ─▶ framing ─▶ one Exchange at a time ─▶ transport.write
@@ -21,7 +22,7 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from topics.server.exchange import JSON, Exchange, Head, Headers
+from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet
 from topics.server.failure import SHUTTING_DOWN, Failure
 from topics.server.framing import ChunkReader, HeadReader, Malformed
 
@@ -40,16 +41,44 @@ BODY_NS: Final = 60 * NS_PER_S
 IDLE_NS: Final = 120 * NS_PER_S
 OUTPUT_NS: Final = 30 * NS_PER_S
 LINGER_NS: Final = 1 * NS_PER_S
+STREAM_HIGH: Final = 64 << 10
+STREAM_LOW: Final = 16 << 10
+"""Output of a stream: nothing is built above the first mark, until it is below the second [A-12]."""
 
 _HEAD: Final = "head"
 _BODY: Final = "body"
 _BUSY: Final = "busy"
+_STREAM: Final = "stream"
 _ENDING: Final = "ending"
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 TIMEOUT = Failure(408, "request_timeout", "the request did not arrive in time")
+
+
+class _Body:
+    """The body of an answer that goes on: in chunks, or up to the end of the connection in HTTP/1.0 [API-25]."""
+
+    def __init__(self, connection: Http1, transport: asyncio.Transport, *, chunked: bool) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._chunked = chunked
+        self.written = 0
+
+    def write(self, data: bytes) -> None:
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        self.written += len(data)
+        self._transport.write(data)
+
+    def end(self) -> None:
+        if self._chunked and not self._transport.is_closing():
+            self._transport.write(b"0\r\n\r\n")
+        self._connection.end_stream()
+
+    def abort(self) -> None:
+        self._transport.abort()
 
 
 class Http1:
@@ -64,6 +93,9 @@ class Http1:
         self._head: Head | None = None
         """Of the request that is received or executed."""
         self._exchange: Exchange | None = None
+        self._stream: Listener | None = None
+        self._body: _Body | None = None
+        """Of the stream."""
         self._left = 0
         """Of a body of known length."""
         self._chunks: ChunkReader | None = None
@@ -93,7 +125,7 @@ class Http1:
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         state = self._state
-        if state is _ENDING:
+        if state is _ENDING or state is _STREAM:
             return
         if state is _BUSY or self._full or self._input or self._overrun is not None:
             self._put_by(data)
@@ -116,17 +148,26 @@ class Http1:
         self._heads.close()
 
     def pause_writing(self) -> None:
-        """More than 1 MiB is unsent: no further request is started [API-24]."""
+        """More than 1 MiB is unsent: no further request is started [API-24]; of a stream, more than 64 KiB."""
         self._full = True
+        if self._stream is not None:
+            self._stream.is_full = True
 
     def resume_writing(self) -> None:
         """The client has read on."""
         self._full = False
+        if self._stream is not None:
+            self._stream.is_full = False
+            self._stream.room()
+            return
         self._read_or_not()
         self._go_on()
 
     def drain(self) -> None:
         """The server stops: what is being executed or received goes on, what is not ends [API-5]."""
+        if self._stream is not None:
+            self._stream.drain()
+            return
         if self._state is not _HEAD or self._input:
             return
         if self._heads.has_begun:
@@ -138,14 +179,16 @@ class Http1:
     def sweep(self, now_ns: int) -> None:
         """Look at the deadlines; once a second."""
         unsent = self._transport.get_write_buffer_size()
-        sent = self._written - unsent
+        sent = self._written + (0 if self._body is None else self._body.written) - unsent
         if not unsent or sent > self._sent:
             self._sent, self._sent_at_ns = sent, now_ns
         elif now_ns - self._sent_at_ns >= OUTPUT_NS:
+            if self._stream is not None:
+                self._stream.stuck()
             self._transport.abort()
             return
         awaits = self._awaits
-        if unsent and awaits in (_ENDING, "idle"):
+        if unsent and awaits in (_ENDING, "idle") and self._body is None:
             # It is not the client's turn yet.
             self._deadline_ns = now_ns + (LINGER_NS if awaits is _ENDING else IDLE_NS)
         elif awaits and now_ns >= self._deadline_ns:
@@ -204,7 +247,7 @@ class Http1:
                     break
         finally:
             self._is_pumping = False
-        if self._state is _ENDING:
+        if self._state is _ENDING or self._state is _STREAM:
             return
         if at < size:
             self._put_by(data[at:] if at else data)
@@ -287,7 +330,8 @@ class Http1:
         self._state = _BUSY
         self._awaits = ""
         exchange.end()
-        if self._eof and self._state is _BUSY and exchange.cancel is not None:
+        is_waiting = self._state is _BUSY and exchange.cancel is not None
+        if self._eof and (is_waiting or self._state is _STREAM):
             self._drop()  # it waits, and there is nobody to wait for
             self._transport.close()
 
@@ -311,6 +355,32 @@ class Http1:
         self._await("idle", IDLE_NS)
         if not self._is_pumping:
             self._go_on()
+
+    def stream(self, headers: Headers, content_type: bytes, listener: Listener) -> Outlet:
+        """The exchange answers with a body that goes on; it is the connection's last."""
+        self._exchange = None
+        self._state = _STREAM
+        self._take_up()
+        self._awaits = ""
+        self._stream = listener
+        chunked = self._heads.is_11
+        body = self._body = _Body(self, self._transport, chunked=chunked)
+        self._transport.set_write_buffer_limits(high=STREAM_HIGH, low=STREAM_LOW)
+        lines = [b"HTTP/1.1 200 OK", b"content-type: " + content_type, self._home.common_lines()]
+        lines += [b"%b: %b" % pair for pair in headers]
+        lines.append(b"transfer-encoding: chunked" if chunked else b"connection: close")
+        self._write(b"\r\n".join(lines) + b"\r\n\r\n")
+        if self._paused:
+            # What was put by is of no interest any more; the client's end is.
+            self._paused = False
+            self._transport.resume_reading()
+        return body
+
+    def end_stream(self) -> None:
+        """The last chunk is written: close, with a second for the client to take it [API-5, API-25]."""
+        self._stream = None
+        if self._state is _STREAM:
+            self._end()
 
     def _may_go_on(self) -> bool:
         """Whether more requests can come."""
@@ -366,6 +436,9 @@ class Http1:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.abandon()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.lost()
 
     def _await(self, what: str, ns: int) -> None:
         self._awaits = what

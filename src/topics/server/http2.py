@@ -9,7 +9,8 @@ running streams alone, and a body must be as long as it was declared, also when 
 
     waiting   the head is here, and too much output is unsent: nothing is executed, no window is given back [API-24]
     begun     the exchange takes the body as it arrives; window is given back for what it took
-    answered  the body of the answer leaves as the stream's window, the connection's and the transport allow
+    answered  the body of the answer leaves as the stream's window, the connection's and the transport allow; that of a
+              watch goes on until its listener ends it
     lingering answered before the end of its body: that is taken and dropped for a second, for the many clients that
               look at an answer only when they have sent everything, then the stream is reset without an error
     gone      answered completely, or reset by either side
@@ -36,10 +37,20 @@ from h2.settings import SettingCodes, Settings
 from hpack.exceptions import HPACKError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
-from topics.server.exchange import JSON, Exchange, Head, Headers
+from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet
 from topics.server.failure import Failure, Refused
 from topics.server.framing import FIELDS, HEAD_BYTES, HEAD_TOO_LARGE, HOST
-from topics.server.http1 import BODY_NS, HEAD_NS, LINGER_NS, NS_PER_S, OUTPUT_HIGH, OUTPUT_NS, TIMEOUT
+from topics.server.http1 import (
+    BODY_NS,
+    HEAD_NS,
+    LINGER_NS,
+    NS_PER_S,
+    OUTPUT_HIGH,
+    OUTPUT_NS,
+    STREAM_HIGH,
+    STREAM_LOW,
+    TIMEOUT,
+)
 
 if TYPE_CHECKING:
     from topics.server.connections import Connections
@@ -83,8 +94,8 @@ class _Stream:
     """One request, and the carrier of its exchange."""
 
     __slots__ = (
-        "_connection", "began_ns", "chunks", "ended", "exchange", "head", "head_bytes", "held", "id", "is_ready",
-        "lingers_until_ns", "moved_ns", "out", "received", "status",
+        "_connection", "began_ns", "chunks", "ended", "exchange", "head", "head_bytes", "held", "id", "is_ending",
+        "is_ready", "lingers_until_ns", "listener", "moved_ns", "out", "received", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Http2, id: int, head: Head, head_bytes: int, now_ns: int) -> None:
@@ -108,10 +119,31 @@ class _Stream:
         self.lingers_until_ns: int | None = None
         self.is_ready = False
         self.moved_ns = now_ns
+        self.listener: Listener | None = None
+        """While the answer goes on."""
+        self.is_ending = False
+        """It has gone on, and what is in `out` is the last of it."""
 
     def send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> bool:
         """The exchange answers; False while a part of that waits for the client's window [RES-7]."""
         return self._connection.send(self, status, headers, content_type, body)
+
+    def stream(self, headers: Headers, content_type: bytes, listener: Listener) -> Outlet:
+        """The exchange answers with a body that goes on."""
+        self._connection.begin_stream(self, headers, content_type, listener)
+        return self
+
+    def write(self, data: bytes) -> None:
+        """More of that body."""
+        self._connection.write_stream(self, data)
+
+    def end(self) -> None:
+        """That was all of it."""
+        self._connection.end_stream(self)
+
+    def abort(self) -> None:
+        """There will be no more of it."""
+        self._connection.abort_stream(self)
 
     def takes_more(self) -> bool:
         """Whether more of the body is welcome; it is not when there is no room for it."""
@@ -268,7 +300,7 @@ class Http2:
         self._parting = self._eof = True
         for stream in list(self._streams.values()):
             exchange = stream.exchange
-            if not stream.ended or (exchange is not None and exchange.cancel is not None):
+            if not stream.ended or stream.listener or (exchange is not None and exchange.cancel is not None):
                 self._reset(stream, ErrorCodes.CANCEL)
         self._flush()
         return not self._closing
@@ -294,6 +326,9 @@ class Http2:
         # h2 sends nothing after its GOAWAY, so this one is not h2's.
         frame = GoAwayFrame(0, last_stream_id=self._wire.highest_inbound_stream_id, error_code=ErrorCodes.NO_ERROR)
         # What is answered goes first: there are clients that hear nothing behind it.
+        for stream in list(self._streams.values()):
+            if stream.listener is not None:
+                stream.listener.drain()
         self._flush()
         self._put(frame.serialize())
         self._parting = True
@@ -326,6 +361,9 @@ class Http2:
             self._moved_ns = now_ns
         if now_ns - self._moved_ns < OUTPUT_NS:
             return False
+        for stream in self._streams.values():
+            if stream.listener is not None:
+                stream.listener.stuck()
         self._transport.abort()
         return True
 
@@ -339,7 +377,9 @@ class Http2:
         elif stream.out:
             if self._wire.local_flow_control_window(stream.id) > 0:
                 stream.moved_ns = now_ns  # it is the transport that is slow
-            elif now_ns - stream.moved_ns >= OUTPUT_NS:
+            elif now_ns - stream.moved_ns >= (LINGER_NS if stream.is_ending else OUTPUT_NS):
+                if stream.listener is not None:
+                    stream.listener.stuck()
                 self._reset(stream, ErrorCodes.CANCEL)
         elif exchange is not None and not exchange.answered and not stream.ended:
             if now_ns >= stream.body_deadline_ns():
@@ -607,6 +647,7 @@ class Http2:
             exchange.abandon()
             if not exchange.answered:
                 self._orphans.append(exchange)
+        _tell_lost(stream)
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
@@ -633,6 +674,56 @@ class Http2:
             self._make_ready(stream)
         self._schedule()
         return is_bare
+
+    def begin_stream(self, stream: _Stream, headers: Headers, content_type: bytes, listener: Listener) -> None:
+        """A stream is answered with a body that goes on."""
+        stream.listener = listener
+        if self._closing or stream.id not in self._streams:
+            _tell_lost(stream)
+            return
+        fields = [(b":status", b"200"), (b"content-type", content_type), *self._home.common_fields(), *headers]
+        self._wire.send_headers(stream.id, fields)
+        stream.status = 200
+        self._schedule()
+
+    def write_stream(self, stream: _Stream, data: bytes) -> None:
+        """Goes out with the end of this tick, as far as windows allow."""
+        if stream.listener is None or self._closing:
+            return
+        if not stream.out:
+            stream.moved_ns = self._home.now_ns()
+            stream.out = memoryview(data)
+        else:
+            stream.out = memoryview(bytes(stream.out) + data)
+        self._unsent += len(data)
+        if len(stream.out) >= STREAM_HIGH:
+            stream.listener.is_full = True
+        self._make_ready(stream)
+        self._schedule()
+
+    def end_stream(self, stream: _Stream) -> None:
+        """What is unsent is the last of it; a client that takes nothing has a second."""
+        if stream.listener is None or self._closing:
+            return
+        stream.listener = None
+        if stream.out:
+            stream.is_ending = True
+            return
+        self._wire.end_stream(stream.id)
+        self._answered(stream)
+        self._schedule()
+
+    def abort_stream(self, stream: _Stream) -> None:
+        """The client is told that this is not all of it."""
+        if stream.listener is not None and not self._closing:
+            self._reset(stream, ErrorCodes.INTERNAL_ERROR)
+            self._schedule()
+
+    def _make_room(self, stream: _Stream) -> None:
+        listener = stream.listener
+        if listener is not None and listener.is_full and len(stream.out) <= STREAM_LOW:
+            listener.is_full = False
+            listener.room()
 
     def _make_ready(self, stream: _Stream) -> None:
         if not stream.is_ready:
@@ -664,15 +755,18 @@ class Http2:
             if not size:
                 continue
             part, stream.out = stream.out[:size], stream.out[size:]
-            wire.send_data(stream.id, part, end_stream=not stream.out)
+            goes_on = stream.listener is not None
+            wire.send_data(stream.id, part, end_stream=not stream.out and not goes_on)
             stream.moved_ns = self._now_ns
             self._unsent -= size
             framed += size
             unwritten += size
             if stream.out:
                 self._make_ready(stream)
-            else:
+            elif not goes_on:
                 self._answered(stream)
+            if goes_on:
+                self._make_room(stream)
             if unwritten >= WRITE_BYTES:
                 unwritten = 0
                 self._write()
@@ -784,6 +878,13 @@ class Http2:
         for stream in streams:
             if stream.exchange is not None:
                 stream.exchange.abandon()
+            _tell_lost(stream)
+
+
+def _tell_lost(stream: _Stream) -> None:
+    listener, stream.listener = stream.listener, None
+    if listener is not None:
+        listener.lost()
 
 
 def _is_empty(flags: int, frame: bytes) -> bool:

@@ -105,6 +105,9 @@ class Gathered:
         self.values: dict[str, float] = {one.name: 0 for one in SERVER_TABLE if one.kind != "histogram"}
         self.values["topics_ready"] = int(ready)
         self.values["topics_uptime_ms"] = (app.clock.monotonic_ns() - app.started_ns) // 1_000_000
+        self.values["topics_sse_connections"] = len(app.streams)
+        self.values["topics_watch_sessions"] = len(app.sessions)
+        self.values["topics_streams_closed_slow_total"] = app.streams.closed_slow
         self.histograms = {**engine.histograms, "topics_loop_stall_ms": app.stalls.timings()}
         self.warnings = [WarningTold(*one) for one in app.warnings]
         if app.engine is None:

@@ -20,7 +20,7 @@ import msgspec
 
 import topics as package
 from topics.model import Gap, TopicConfig
-from topics.server import metrics, ops, records, topics
+from topics.server import metrics, ops, records, topics, watch
 from topics.server.describe import TOPIC_NAME, U64
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
 from topics.server.routes import ROUTES, Access, Body, Route
@@ -37,6 +37,7 @@ CODES: Final[dict[int, tuple[str, ...]]] = {
     401: ("unauthorized",),
     403: ("forbidden",),
     404: ("topic_not_found", "not_found"),
+    406: ("not_acceptable",),
     408: ("request_timeout",),
     409: ("producer_gap", "topic_exists_incompatible", "topic_not_empty"),
     413: ("payload_too_large",),
@@ -51,7 +52,8 @@ MEANINGS: Final[dict[int, str]] = {
     400: "The request is malformed, ill-typed, or beyond a limit.",
     401: "A valid key is needed.",
     403: "The key, the site or the host does not permit this.",
-    404: "There is no such topic.",
+    404: "There is no such topic, or nothing at this path.",
+    406: "The answer is a stream, and `Accept` does not allow one.",
     408: "The request was not complete in time; the connection closes.",
     409: "It contradicts what is there.",
     413: "The body is larger than `TOPICS_MAX_BODY_BYTES`.",
@@ -100,7 +102,7 @@ class Operation(NamedTuple):
     body: type | None = None
     parameters: tuple[Parameter, ...] = ()
     text: str = ""
-    """Media type of the answer where it is text unless JSON is asked for."""
+    """Media type of the answer where it is text unless JSON is asked for; with the answer `str`, always."""
 
 
 def _flag(name: str, default: bool, description: str) -> Parameter:
@@ -159,6 +161,17 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             _count("from_seq", "segments that hold this seq or later ones", default=0, **U64),
             _count("to_seq", "segments that hold this seq or earlier ones", **U64),
             _count("limit", "segments of one page", minimum=1, maximum=10_000, default=10_000),
+        ),
+    ),
+    ("POST", "/v0/watch"): Operation(
+        "watch", watch.WatchAnswer, refusals=("topic_not_found",), body=watch.WatchBody,
+        parameters=(_flag("lenient", False, "leave out topics that do not exist"),),
+    ),
+    ("GET", "/v0/watch/{wid}"): Operation(
+        "watch_stream", str, refusals=("not_found", "not_acceptable"), text="text/event-stream",
+        parameters=(
+            Parameter("Last-Event-ID", {"type": "string"}, "`id` of the last frame received: resume there", "header"),
+            Parameter("token", {"type": "string"}, "the key, for clients that cannot send headers"),
         ),
     ),
     ("POST", "/v0/checkpoint"): Operation("checkpoint", ops.CheckpointAnswer),
@@ -292,6 +305,8 @@ def _request(route: Route, body: type) -> Json:
 
 
 def _success(told: Operation, meaning: str) -> Json:
+    if told.answer is str:
+        return {"description": meaning, "content": {told.text: {"schema": {"type": "string"}}}}
     content: Json = {"application/json": {"schema": {"type": "object"} if told.answer is dict else _ref(told.answer)}}
     if told.text:
         content = {told.text: {"schema": {"type": "string"}}, **content}
@@ -327,7 +342,7 @@ def _ref(kind: type) -> Json:
 
 def _schemas() -> Json:
     bodies = {told.body for told in OPERATIONS.values() if told.body is not None} | {records.Event}
-    answers = {told.answer for told in OPERATIONS.values() if told.answer is not dict} | {Error}
+    answers = {told.answer for told in OPERATIONS.values() if told.answer not in (dict, str)} | {Error}
     _, given = msgspec.json.schema_components(sorted(bodies, key=_name_of), ref_template=REF)
     _, told = msgspec.json.schema_components(sorted(answers, key=_name_of), ref_template=REF)
     for schema in told.values():

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from topics.server import ops, records, topics, wire
+from topics.server import ops, records, topics, watch, wire
 from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
 from topics.server.keys import ADMIN, DELETE, READ, WRITE
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
@@ -100,12 +100,12 @@ ROUTES: Final[tuple[Route, ...]] = (
     _row("GET", "/v0/routers/{router}", READ, None, "state of a router"),
     _row("DELETE", "/v0/routers/{router}", DELETE, None, "delete a router"),
     _row("GET", "/v0/routers", READ, None, "list routers"),
-    _row("POST", "/v0/watch", READ, None, "open a watch session", Body.JSON),
+    _row("POST", "/v0/watch", READ, watch.create, "open a watch session", Body.JSON),
     Route(
         "GET",
         "/v0/watch/{wid}",
         frozenset(),
-        None,
+        watch.stream,
         "stream of a watch session",
         access=Access.OWN,
         stream=True,

@@ -62,8 +62,10 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def use_keys(self, keys: KeyRing) -> None:
-        """For requests from now on [KEY-4]."""
+        """For requests from now on; streams of keys that are gone end [KEY-4]."""
         self.app.keys = keys
+        self.app.sessions.use_keys(keys)
+        self.app.streams.use_keys(keys)
 
     async def listen(
         self, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] | None = None

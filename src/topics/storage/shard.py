@@ -541,6 +541,19 @@ class Shard:
         position = self._sync_target = self.log.position()
         self._owner.aside(self._lane, lambda: self.log.sync_to(position), self._synced)
 
+    def when_synced(self, done: Done) -> None:
+        """Call back when everything written by now is synced, which is asked for; or when it cannot be [S-77]."""
+        if not self._started:
+            done(self._end())
+            return
+        if self.state == "read_only":
+            done(ShardReadOnly(f"shard {self.key!r} syncs nothing any more: {self.reason}"))
+            return
+        now = self._clock.monotonic_ns()
+        self._open += 1
+        self._waiting.append(_Waiting(self.log.position(), self._end(), now, Submission(0, 0, True, done)))
+        self._owner.soon(self._sync_waiting)
+
     def _sync_waiting(self) -> None:
         """Start the sync that durable submissions wait for; under pressure it waits for company first [S-75]."""
         if not self._waiting or self._syncing or self._busy:

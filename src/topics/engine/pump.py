@@ -1,0 +1,78 @@
+"""What makes the scheduler's items happen: a callback that serves them in slices (08 §4).
+
+    publication ─▶ mark ─▶ Scheduler ─▶ soon: pop, serve, pop, serve … for 2 ms, then everybody else
+
+Owner only. Nothing is polled: the callback is scheduled when there is something to pop.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from topics.clock import Clock
+from topics.engine.scheduler import Item, Scheduler
+from topics.storage.owner import Owner
+
+log = logging.getLogger("topics.engine")
+
+SLICE_NS: Final = 2_000_000
+
+
+class Pump:
+    """One per engine [D-2]."""
+
+    def __init__(self, owner: Owner, clock: Clock) -> None:
+        self.scheduler = Scheduler(clock)
+        self.scheduler.on_work = self._schedule
+        self._owner = owner
+        self._clock = clock
+        self._scheduled = False
+        self._serving: Item | None = None
+        """What wants another slice before anything else is popped."""
+
+    def mark(self, item: Item) -> None:
+        """There is something to serve; it never waits for that [D-33]."""
+        self.scheduler.mark(item)
+
+    def forget(self, item: Item) -> None:
+        """There is nothing to serve any more, for good."""
+        if self._serving is item:
+            self._serving = None
+        self.scheduler.forget(item)
+
+    def next_due_ns(self) -> int | None:
+        """From when on `tick` has something to do; None: as things stand, nothing."""
+        return self.scheduler.next_due_ns()
+
+    def tick(self) -> None:
+        """Age what waits, and let what was held back return."""
+        self.scheduler.tick()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._owner.soon(self._work)
+
+    def _work(self) -> None:
+        """Serve until nothing waits or the slice is over."""
+        self._scheduled = False
+        until_ns = self._clock.monotonic_ns() + SLICE_NS
+        while True:
+            item = self._serving or self.scheduler.pop()
+            if item is None:
+                return
+            self._serving = item if _serve(item) else None
+            if self._serving is None:
+                self.scheduler.done(item)
+            if self._clock.monotonic_ns() >= until_ns or self._serving is not None:
+                self._schedule()
+                return
+
+
+def _serve(item: Item) -> bool:
+    try:
+        return item.serve()
+    except Exception:  # whatever one topic met, the others are served [D-74]
+        log.exception("a service failed")
+        return False

@@ -1,0 +1,479 @@
+"""Following topics live: who is at the head gets shared bytes, everybody else pulls [A-12].
+
+    Follower   one topic followed on one connection: a cursor, and what of records is wanted
+    Feed       one connection's followers; those that are behind read in turn, while there is room for output
+    Series     what was published since the last pass, rendered once per view
+    Pass       one service of a topic by the pump: waiting reads, then its followers, in slices (08 §4)
+
+    subscribe ─▶ behind ──reads up to the head──▶ live ──Pass: shared bytes──▶ live
+                   ▲                               │ no room, own records, a hole, another instance
+                   └───────────────────────────────┘
+
+A follower is live when its cursor is where the last pass ended; there is no other state. Owner only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from topics.codec.project import Projection
+from topics.engine import retention
+from topics.engine.core import Core, guarded
+from topics.engine.plan import durable_seq
+from topics.engine.read import Query, walk
+from topics.engine.topic import Topic
+from topics.errors import TopicNotFound, TopicsError
+from topics.model import Gap, ReadResult
+
+log = logging.getLogger("topics.engine")
+
+SLICE_NS: Final = 2_000_000
+SLICE_WRITES: Final = 256
+LOOK_EVERY: Final = 32
+"""Followers between two looks at the clock."""
+SERIES_MAX: Final = 8
+"""Frames of one pass that are kept to be shared; what lies behind them is pulled."""
+ELSEWHERE: Final = 2**64 - 1
+"""A cursor above every head: of another instance [EPO-4]."""
+
+_quoted = msgspec.json.Encoder().encode
+
+
+class View(NamedTuple):
+    """What of a topic's records is wanted, and in which portions."""
+
+    wanted: Projection = Projection()
+    limit: int = 256
+    max_bytes: int = 256 << 10
+    nodes: frozenset[bytes] = frozenset()
+    strong: bool = False
+    """Only what a sync covers [WCH-7]."""
+
+
+class Instance(NamedTuple):
+    """Which creation of a name [EPO-1]."""
+
+    id: int
+    epoch: int
+
+
+class Batch:
+    """Records of one frame. Its bytes are made once per framing, whoever gets them."""
+
+    __slots__ = ("from_seq", "head", "made", "name", "records", "to_seq")
+
+    def __init__(self, name: str, from_seq: int, to_seq: int, head: int, records: list[bytes]) -> None:
+        self.name = name
+        self.from_seq = from_seq
+        self.to_seq = to_seq
+        self.head = head
+        self.records = records
+        self.made: dict[object, Any] = {}
+        """What sinks keep here, to be shared."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it ends at the head."""
+        return self.to_seq >= self.head
+
+    def holds(self, nodes: frozenset[bytes]) -> bool:
+        """Whether a record of one of these nodes may be among them."""
+        marks = [b'"$node":' + _quoted(node.decode()) for node in nodes]
+        return any(mark in record for mark in marks for record in self.records)
+
+
+class Framing(Protocol):
+    """How frames look on the wire. Bytes may be shared between connections."""
+
+    names_first_gap: bool
+    """Whether a gap at the first read has a reason of its own [FRM-2]."""
+
+    def record(self, batch: Batch) -> bytes: ...
+
+    def caught_up(self, name: str, head: int) -> bytes: ...
+
+    def tombstone(self, name: str, gap: Gap, reason: str) -> bytes: ...
+
+    def deleted(self, name: str) -> bytes: ...
+
+
+class Sink(Protocol):
+    """A connection that takes frames."""
+
+    framing: Framing
+    is_full: bool
+    """Output is above its mark: nothing is built until `Feed.room` is called [FRM-10]."""
+
+    def put(self, frame: bytes) -> None:
+        """Send a frame; the cursors of the feed say where it leads."""
+        ...
+
+    def push(self, follower: Follower, batch: Batch, now_ns: int) -> None:
+        """Send a batch that others get as well, with `caught-up` behind the last one."""
+        ...
+
+    def over(self) -> None:
+        """Nothing is followed any more."""
+        ...
+
+    def broken(self, error: Exception) -> None:
+        """What comes next cannot be read."""
+        ...
+
+
+class Follower:
+    """One topic on one connection. `topic` is None until its turn comes, and when the one followed is gone."""
+
+    __slots__ = (
+        "cursor", "feed", "instance", "is_behind", "is_first", "is_reached", "is_stale", "name", "share", "sink",
+        "target", "topic", "view",
+    )  # fmt: skip
+
+    def __init__(self, feed: Feed, name: str, cursor: int, view: View, instance: Instance | None) -> None:
+        self.feed = feed
+        self.sink = feed.sink
+        self.name = name
+        self.cursor = cursor
+        self.view = view
+        self.share = view[:3]
+        """Whoever has the same gets the same bytes, but for own records."""
+        self.instance = instance
+        self.topic: Topic | None = None
+        self.is_behind = False
+        """It is in the feed's line, or being read for."""
+        self.is_first = True
+        """Nothing has been read yet since it was opened."""
+        self.is_reached = False
+        """`caught-up` was told since the last records."""
+        self.is_stale = False
+        """Its cursor is one of another instance."""
+        self.target = 0
+        """The head seen when its turn began [STR-6]."""
+
+    def attach(self, topic: Topic) -> None:
+        """Follow this instance."""
+        found = Instance(topic.id, topic.epoch)
+        self.is_stale = self.instance is not None and self.instance != found
+        self.instance = found
+        self.topic = topic
+        self.target = topic.head
+        if not topic.followers:
+            topic.served = topic.head
+        topic.followers[self] = None
+
+    def detach(self) -> None:
+        """Follow nothing."""
+        topic, self.topic = self.topic, None
+        if topic is not None:
+            topic.followers.pop(self, None)
+
+
+class Feed:
+    """Everything that one connection follows."""
+
+    def __init__(self, core: Core, sink: Sink) -> None:
+        self.sink = sink
+        self.followers: dict[str, Follower] = {}
+        self.past: dict[str, int] = {}
+        """Cursors of topics that are gone, or not followed yet."""
+        self._core = core
+        self._line: deque[Follower] = deque()
+        self._reading = False
+        self._scheduled = False
+        self._closed = False
+
+    def follow(self, name: str, cursor: int, view: View, instance: Instance | None = None) -> Follower:
+        """Follow a topic from behind a cursor; one that is followed already begins anew [WS-11]."""
+        self.leave((name,))
+        follower = self.followers[name] = Follower(self, name, cursor, view, instance)
+        self.want(follower)
+        return follower
+
+    def leave(self, names: Iterable[str]) -> None:
+        """Follow these no more."""
+        for name in names:
+            follower = self.followers.pop(name, None)
+            if follower is not None:
+                follower.detach()
+
+    def cursors(self) -> dict[str, int]:
+        """Where it is, in every topic it has ever been told of."""
+        return {**self.past, **{name: one.cursor for name, one in self.followers.items()}}
+
+    def close(self) -> None:
+        """The connection ends; again is fine."""
+        self._closed = True
+        self._line.clear()
+        for follower in self.followers.values():
+            follower.detach()
+
+    def want(self, follower: Follower) -> None:
+        """It is behind: it reads when its turn comes."""
+        if not follower.is_behind and not self._closed:
+            follower.is_behind = True
+            self._line.append(follower)
+            self._soon()
+
+    def room(self) -> None:
+        """There is room for output again."""
+        self._soon()
+
+    # -- reading, one after another ----------------------------------------------------------------------------------
+
+    def _soon(self) -> None:
+        if self._line and not self._scheduled and not self._reading and not self._closed and not self.sink.is_full:
+            self._scheduled = True
+            self._core.owner.soon(self._turn)
+
+    def _turn(self) -> None:
+        """One read: others want the owner too."""
+        self._scheduled = False
+        while self._line and self.followers.get(self._line[0].name) is not self._line[0]:
+            self._line.popleft()
+        if not self._line or self._reading or self._closed or self.sink.is_full:
+            return
+        follower = self._line[0]
+        self._reading = True
+        topic = follower.topic
+        if topic is not None and not topic.removed:
+            guarded(partial(self._expire, follower, topic), self._failed)
+            return
+        follower.detach()
+        self._core.with_topic(follower.name, partial(self._found, follower), partial(self._missing, follower))
+
+    def _found(self, follower: Follower, topic: Topic) -> None:
+        if self._is_left(follower):
+            return
+        follower.attach(topic)
+        self._expire(follower, topic)
+
+    def _missing(self, follower: Follower, error: Exception) -> None:
+        if not isinstance(error, TopicNotFound):
+            self._failed(error)
+        elif not self._is_left(follower):
+            self._pop(follower)
+            del self.followers[follower.name]
+            self.past[follower.name] = follower.cursor
+            self.sink.put(self.sink.framing.deleted(follower.name))
+            if not self.followers:
+                self.sink.over()
+            self._go_on()
+
+    def _expire(self, follower: Follower, topic: Topic) -> None:
+        retention.catch_up(self._core, topic)
+        retention.expire(self._core, topic, partial(self._read, follower, topic), self._failed)
+
+    def _read(self, follower: Follower, topic: Topic) -> None:
+        if self._is_left(follower):
+            return
+        if topic.removed:
+            self._go_on()
+            return
+        core, cursor = self._core, ELSEWHERE if follower.is_stale else follower.cursor
+        head = self._visible(topic, follower.view)
+        if head < cursor <= topic.head:
+            self._await_sync(follower, topic)
+            return
+        topic.read_at(core.clock.now_ms())
+        view = follower.view
+        query = Query(topic.name, cursor, None, view.limit, view.max_bytes, view.nodes, 0)
+        self._deliver(follower, topic, walk(topic, query, view.wanted, head))
+
+    def _visible(self, topic: Topic, view: View) -> int:
+        """Where a topic ends for a reader [WCH-7]."""
+        if not view.strong or self._core.wal is None or topic.config.durability in ("fsync", "ephemeral"):
+            return topic.head
+        return durable_seq(self._core, topic)
+
+    def _deliver(self, follower: Follower, topic: Topic, result: ReadResult) -> None:
+        """Send what a read yielded, and see what comes next."""
+        began = follower.cursor
+        framing, put = self.sink.framing, self.sink.put
+        gap = result.tombstone
+        if gap is not None:
+            follower.cursor = topic.evict_floor - 1 if gap.reason == "recreated" else gap.gap_to
+            named = follower.is_first and framing.names_first_gap
+            put(framing.tombstone(topic.name, gap, "from_seq_too_old" if named else gap.reason))
+        follower.is_first = follower.is_stale = False
+        follower.cursor = result.next_from_seq
+        if result.records:
+            records: list[Any] = list(result.records)
+            put(framing.record(Batch(topic.name, began, result.next_from_seq, result.head_seq, records)))
+        if gap is not None or result.records:
+            follower.is_reached = False
+        head = self._visible(topic, follower.view)
+        if follower.cursor >= head:
+            self._reached(follower, topic, head)
+        elif follower.cursor >= follower.target:
+            self._line.rotate(-1)
+            follower.target = topic.head
+        self._go_on()
+
+    def _reached(self, follower: Follower, topic: Topic, head: int) -> None:
+        if not follower.is_reached:
+            follower.is_reached = True
+            self.sink.put(self.sink.framing.caught_up(topic.name, head))
+        if head < topic.head:
+            self._await_sync(follower, topic)
+            return
+        self._pop(follower)
+
+    def _await_sync(self, follower: Follower, topic: Topic) -> None:
+        """Nothing more is to be shown before a sync: ask for one, and be behind again when it is done."""
+        self._pop(follower)
+
+        def synced(outcome: object) -> None:
+            if not isinstance(outcome, TopicsError) and follower.topic is topic:
+                self.want(follower)
+
+        self._core.shard(topic.id).when_synced(synced)
+        self._go_on()
+
+    def _pop(self, follower: Follower) -> None:
+        follower.is_behind = False
+        if self._line and self._line[0] is follower:
+            self._line.popleft()
+
+    def _go_on(self) -> None:
+        self._reading = False
+        self._soon()
+
+    def _is_left(self, follower: Follower) -> bool:
+        """Whether nobody wants this read any more; then the next one has its turn."""
+        if self._closed or self.followers.get(follower.name) is not follower:
+            self._go_on()
+            return True
+        return False
+
+    def _failed(self, error: Exception) -> None:
+        self._reading = False
+        if not self._closed:
+            log.warning("a stream ends: %s", error)
+            self.sink.broken(error)
+
+
+class Series:
+    """What was published between two heads, in the portions of one view."""
+
+    def __init__(self, topic: Topic, prev: int, head: int, share: tuple[Projection, int, int]) -> None:
+        self._topic = topic
+        self._head = head
+        self._share = share
+        self._at = prev
+        self._batches: list[Batch] = []
+        self._ended = False
+
+    def get(self, number: int) -> Batch | None:
+        """The batch of this number; None: there is none, or it is not one to be shared."""
+        if number < len(self._batches):
+            return self._batches[number]
+        if self._ended or number >= SERIES_MAX or self._at >= self._head or self._topic.head < self._head:
+            return None
+        wanted, limit, max_bytes = self._share
+        query = Query(self._topic.name, self._at, None, limit, max_bytes, frozenset(), 0)
+        result = walk(self._topic, query, wanted, self._head)
+        if result.tombstone is not None:
+            self._ended = True
+            return None
+        records: list[Any] = list(result.records)
+        batch = Batch(self._topic.name, self._at, result.next_from_seq, self._head, records)
+        self._at = batch.to_seq
+        self._batches.append(batch)
+        return batch
+
+
+class Pass:
+    """One service of a topic: from the head of the last one to the head seen now [D-5]."""
+
+    def __init__(self, core: Core, topic: Topic) -> None:
+        self._core = core
+        self._topic = topic
+        self._prev, self._head = topic.served, topic.head
+        topic.served = topic.head
+        self._series: dict[tuple[Projection, int, int], Series] = {}
+        waiters, topic.waiters = topic.waiters, {}
+        self._waiters = iter(waiters.values())
+        self._followers = iter(list(topic.followers))
+        self._is_shared = not topic.removed and not self._needs_retention()
+        if self._is_shared and topic.followers and self._prev < self._head:
+            topic.read_at(core.clock.now_ms())
+
+    def _needs_retention(self) -> bool:
+        """Whether something has to go first: then everybody reads for himself, and that does it [TTL-3]."""
+        topic = self._topic
+        if topic.retry or topic.caps_due or topic.ttl_waiting is not None:
+            return True
+        return bool(topic.config.ttl_ms) and retention.is_due(self._core, topic)
+
+    def step(self) -> bool:
+        """One slice; True: there is more to do."""
+        clock = self._core.clock
+        now_ns = clock.monotonic_ns()
+        until_ns = now_ns + SLICE_NS
+        writes = 0
+        for wake in self._waiters:
+            wake()
+            writes += 1
+            if writes >= SLICE_WRITES or clock.monotonic_ns() >= until_ns:
+                return True
+        for number, follower in enumerate(self._followers, 1):
+            if follower.topic is self._topic:
+                writes += self._serve(follower, now_ns)
+            if writes >= SLICE_WRITES or (not number % LOOK_EVERY and clock.monotonic_ns() >= until_ns):
+                return True
+        return False
+
+    def _serve(self, follower: Follower, now_ns: int) -> int:
+        """How many frames it was sent; what it cannot be sent it reads for itself."""
+        prev, head = self._prev, self._head
+        if not self._is_shared or self._topic.removed:
+            follower.feed.want(follower)
+            return 0
+        if follower.is_behind or follower.cursor >= head:
+            return 0
+        sink, view = follower.sink, follower.view
+        if follower.cursor != prev or view.strong or sink.is_full:
+            follower.feed.want(follower)
+            return 0
+        series = self._series.get(follower.share)
+        if series is None:
+            series = self._series[follower.share] = Series(self._topic, prev, head, follower.share)
+        nodes = view.nodes if self._topic.config.dedupe_node else None
+        number = sent = 0
+        while (batch := series.get(number)) is not None and not sink.is_full and not (nodes and batch.holds(nodes)):
+            number += 1
+            follower.cursor = batch.to_seq
+            if batch.records:
+                sent += 1
+                sink.push(follower, batch, now_ns)
+        if follower.cursor < head:
+            follower.is_reached = follower.is_reached and not sent
+            follower.feed.want(follower)
+        return sent
+
+
+def service(core: Core, topic: Topic) -> Callable[[], bool]:
+    """What the pump calls for a topic: one slice of the pass that is under way, or of a new one."""
+    under_way: Pass | None = None
+
+    def serve() -> bool:
+        nonlocal under_way
+        try:
+            if under_way is None:
+                under_way = Pass(core, topic)
+            if under_way.step():
+                return True
+        except Exception:  # what cannot be shared everybody tries for himself, and is told what is wrong
+            log.exception("serving topic %r", topic.name)
+            for follower in list(topic.followers):
+                follower.feed.want(follower)
+        under_way = None
+        return False
+
+    return serve

@@ -1,0 +1,220 @@
+"""Server-sent events: frames of a watch, and the stream that carries them (03 §3 to §5).
+
+    id: <composite cursor>          the connection's own [RSM-1]
+    event: record                   shared by all connections with the same view [A-12]
+    data: {"topic":…,"records":[…]}
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from topics.engine.alarms import Alarm
+from topics.engine.watch import Batch, Feed, Follower, Framing
+from topics.model import Gap
+from topics.server import wire
+from topics.server.exchange import Exchange, Outlet
+
+if TYPE_CHECKING:
+    from topics.server.app import App
+
+log = logging.getLogger("topics.server")
+
+CONTENT_TYPE: Final = b"text/event-stream; charset=utf-8"
+HEADERS: Final = ((b"x-accel-buffering", b"no"),)
+RETRY: Final = b"retry: 2000\n\n"
+HEARTBEAT: Final = b": hb\n\n"
+NS_PER_MS: Final = 1_000_000
+_U64_MAX: Final = 2**64 - 1
+_SINGLE: Final = "sse, one topic"
+_SHARED: Final = "sse"
+
+
+class SseFraming:
+    """Everything of a frame but its `id` [STR-4]."""
+
+    names_first_gap = True
+
+    def record(self, batch: Batch) -> bytes:
+        head = b'event: record\ndata: {"topic":"%b","from_seq":%d,"to_seq":%d,"head_seq":%d,"records":[' % (
+            batch.name.encode(), batch.from_seq, batch.to_seq, batch.head,
+        )  # fmt: skip
+        return b"%b%b]}\n\n" % (head, b",".join(batch.records))
+
+    def caught_up(self, name: str, head: int) -> bytes:
+        return b'event: caught-up\ndata: {"topic":"%b","head_seq":%d}\n\n' % (name.encode(), head)
+
+    def tombstone(self, name: str, gap: Gap, reason: str) -> bytes:
+        said = {
+            "topic": name,
+            "reason": reason,
+            "gap_from": gap.gap_from,
+            "gap_to": gap.gap_to,
+            "earliest_seq": gap.earliest_seq,
+            "head_seq": gap.head_seq,
+        }
+        return b"event: tombstone\ndata: %b\n\n" % wire.encode(said)
+
+    def deleted(self, name: str) -> bytes:
+        said = b'{"topic":"%b","head_seq":0,"reason":"deleted"}' % name.encode()
+        return b"event: topic-deleted\ndata: %b\n\n" % said
+
+
+FRAMING: Final = SseFraming()
+
+
+def error(code: str | int, message: str, **more: Any) -> bytes:
+    """An `error` frame [FRM-9]."""
+    return b"event: error\ndata: %b\n\n" % wire.encode({"code": code, "message": message, **more})
+
+
+def cursor_id(cursors: Mapping[str, int]) -> bytes:
+    """The composite cursor [RSM-1]."""
+    return base64.urlsafe_b64encode(wire.encode(dict(sorted(cursors.items())))).rstrip(b"=")
+
+
+def cursors_of(id: bytes) -> dict[str, int]:
+    """What a composite cursor says; nothing if it is none [RSM-4]."""
+    try:
+        raw = base64.b64decode(id + b"=" * (-len(id) % 4), altchars=b"-_", validate=True)
+        value = msgspec.json.decode(raw)
+    except (binascii.Error, ValueError, RecursionError):
+        return {}
+    if not isinstance(value, dict) or not all(type(seq) is int and 0 <= seq <= _U64_MAX for seq in value.values()):
+        return {}
+    return value
+
+
+class SseStream:
+    """One open stream: the sink of its feed, and the listener of its connection."""
+
+    framing: Framing = FRAMING
+
+    def __init__(self, app: App, heartbeat_ms: int, ended: Callable[[SseStream], None]) -> None:
+        assert app.engine is not None
+        self.is_full = False
+        self.feed = Feed(app.engine.core, self)
+        self._app = app
+        self._alarms = app.engine.core.alarms
+        self._ended = ended
+        self._heartbeat_ns = heartbeat_ms * NS_PER_MS
+        self._last_ns = app.clock.monotonic_ns()
+        self._alarm: Alarm | None = None
+        self._outlet: Outlet | None = None
+        self._is_single = False
+        self._is_open = True
+
+    def open(self, exchange: Exchange) -> None:
+        """Begin the answer; then topics may be followed."""
+        outlet = exchange.stream(self, CONTENT_TYPE, HEADERS)
+        if self._is_open:
+            self._outlet = outlet
+            self._is_single = len(self.feed.past) == 1
+            self._write(RETRY)
+            self._arm(self._last_ns)
+
+    # -- frames ------------------------------------------------------------------------------------------------------
+
+    def put(self, frame: bytes) -> None:
+        self._write(b"id: %b\n%b" % (cursor_id(self.feed.cursors()), frame))
+
+    def push(self, follower: Follower, batch: Batch, now_ns: int) -> None:
+        outlet = self._outlet
+        if outlet is None:
+            return
+        self._last_ns = now_ns
+        if self._is_single:
+            # Whoever follows this topic alone has the same cursor behind it, so even the id is shared.
+            whole = batch.made.get(_SINGLE)
+            if whole is None:
+                whole = batch.made[_SINGLE] = self._with_id(batch, cursor_id({batch.name: batch.to_seq}))
+            outlet.write(whole)
+        else:
+            outlet.write(self._with_id(batch, cursor_id(self.feed.cursors())))
+
+    def _with_id(self, batch: Batch, id: bytes) -> bytes:
+        shared: tuple[bytes, bytes] | None = batch.made.get(_SHARED)
+        if shared is None:
+            reached = self.framing.caught_up(batch.name, batch.head) if batch.is_last else b""
+            shared = batch.made[_SHARED] = (self.framing.record(batch), reached)
+        record, reached = shared
+        return b"id: %b\n%bid: %b\n%b" % (id, record, id, reached) if reached else b"id: %b\n%b" % (id, record)
+
+    def _write(self, data: bytes) -> None:
+        if self._outlet is not None:
+            self._last_ns = self._app.clock.monotonic_ns()
+            self._outlet.write(data)
+
+    def _arm(self, since_ns: int) -> None:
+        self._alarm = self._alarms.at(since_ns + self._heartbeat_ns, self._beat)
+
+    def _beat(self) -> None:
+        """Nothing was written for a while, or just now [FRM-7]."""
+        now_ns = self._app.clock.monotonic_ns()
+        # A client that reads nothing is not sent more of it.
+        if now_ns - self._last_ns >= self._heartbeat_ns and not self.is_full:
+            self._write(HEARTBEAT)
+        self._arm(self._last_ns if now_ns - self._last_ns < self._heartbeat_ns else now_ns)
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def over(self) -> None:
+        """All topics are gone [FRM-5]."""
+        self._end()
+
+    def broken(self, error: Exception) -> None:
+        """The client may try again; nothing of it says that this was all."""
+        outlet = self._let_go()
+        if outlet is not None:
+            outlet.abort()
+
+    def say(self, frame: bytes) -> None:
+        """A frame that is the last one, and the end of the stream."""
+        self.put(frame)
+        self._end()
+
+    def warn(self, frame: bytes) -> None:
+        """A frame that is not the last one."""
+        if not self.is_full:
+            self.put(frame)
+
+    def drain(self) -> None:
+        """The server stops [FRM-9]."""
+        self.say(error("server_shutting_down", "the server is shutting down; connect again"))
+
+    def stuck(self) -> None:
+        """Best effort: it will hardly arrive [FRM-12]."""
+        self._app.streams.closed_slow += 1
+        self.put(error("slow_consumer", "nothing was read for 30 s"))
+
+    def room(self) -> None:
+        self.feed.room()
+
+    def lost(self) -> None:
+        """The client is gone."""
+        self._outlet = None
+        self._let_go()
+
+    def _end(self) -> None:
+        outlet = self._let_go()
+        if outlet is not None:
+            outlet.end()
+
+    def _let_go(self) -> Outlet | None:
+        """Nothing is followed and nothing is written any more."""
+        outlet, self._outlet = self._outlet, None
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._is_open:
+            self._is_open = False
+            self.feed.close()
+            self._ended(self)
+        return outlet

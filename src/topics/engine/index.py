@@ -360,6 +360,21 @@ class Index:
             pieces += made
         return pieces
 
+    def newest(self, first: int, last: int, wanted: Projection, max_bytes: int) -> list[bytes] | None:
+        """Live records in a row up to the end of the log as JSON, if they are in memory and few enough [A-13]."""
+        if self._recent is None or self.overlays or last != self.tail.end:
+            return None
+        found = self._recent.run(self.topic_id, first, last - first + 1)
+        if found is None or sum(len(frames) for frames, _ in found) > max_bytes:
+            return None
+        pieces: list[bytes] = []
+        for frames, offsets in found:
+            made = project.run_of_wal(frames, offsets, wanted)
+            if made is None:
+                return None
+            pieces += made
+        return pieces
+
     def _fetch_logged(self, run: Run, locations: Locations, positions: Sequence[int]) -> list[Stored | Absent]:
         """Frames of the tail: from memory where they are recent, else from the WAL."""
         assert self._wal is not None

@@ -124,8 +124,8 @@ class Topic:
     __slots__ = (
         "_ahead", "_ahead_through", "_totals", "base", "bytes", "cap_floor", "caps_due", "checkpointing", "claim",
         "classes", "config", "config_version", "count", "delete_below", "delete_number", "delete_number_staged",
-        "epoch", "extra", "followers", "framing", "head", "id", "index", "item", "last_consumed_ms", "last_read_ms",
-        "last_ts",
+        "disturbed", "epoch", "extra", "followers", "framing", "head", "id", "index", "item", "last_consumed_ms",
+        "last_read_ms", "last_ts",
         "last_write_ms", "line", "marked", "name", "needed", "next_seq", "recovering", "removed", "reservation",
         "retry", "rewritten_ms", "served",
         "staged_bytes", "staged_records", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged",
@@ -186,6 +186,8 @@ class Topic:
         """Long polls, called once after the next publication."""
         self.followers: dict[Follower, None] = {}
         """In the order they came."""
+        self.disturbed = 0
+        """Behind this seq no record was deleted, and none is a hole."""
         self.served = 0
         """Head of the last delivery; whoever follows live has it as cursor."""
         self.item: Item | None = None
@@ -296,6 +298,7 @@ class Topic:
             # Of what is published: `last_ts` may be that of a record that is staged behind the gap.
             ts = self.index.last_ts()
             self.index.tail.append_gap(gap.last - first + 1, ts, gap.reason, gap.hops, location)
+        self.disturbed = max(self.disturbed, gap.last)
         self.head = max(self.head, gap.last)
         self.next_seq = max(self.next_seq, gap.last + 1)
 
@@ -318,6 +321,8 @@ class Topic:
             assert entry.bound is not None
             return self._delete_below(min(entry.before_seq, entry.bound))
         targets = self.targets(entry)
+        if len(targets):
+            self.disturbed = max(self.disturbed, int(targets[-1]))
         self.forget_ahead()
         try:
             removed = self.index.mark_deleted(targets, again=self.recovering)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -45,6 +45,9 @@ ELSEWHERE: Final = 2**64 - 1
 _quoted = msgspec.json.Encoder().encode
 
 
+Share = tuple[Projection, int, int]
+
+
 class View(NamedTuple):
     """What of a topic's records is wanted, and in which portions."""
 
@@ -61,6 +64,12 @@ class Instance(NamedTuple):
 
     id: int
     epoch: int
+
+
+@lru_cache(maxsize=1024)
+def lane_of(share: Share, kind: object) -> tuple[Share, object]:
+    """The same object for equal ones, nearly always: comparing them costs nothing then."""
+    return share, kind
 
 
 class Batch:
@@ -114,8 +123,15 @@ class Sink(Protocol):
         """Send a frame; the cursors of the feed say where it leads."""
         ...
 
-    def push(self, follower: Follower, batch: Batch, now_ns: int) -> None:
-        """Send a batch that others get as well, with `caught-up` behind the last one."""
+    kind: object
+    """Whoever has the same renders a batch in the same way; None: what is rendered is for this one alone."""
+
+    def render(self, batch: Batch) -> bytes:
+        """A batch that others get as well, `caught-up` behind the last one, as it goes over the connection."""
+        ...
+
+    def send(self, rendered: bytes, now_ns: int) -> None:
+        """Send that."""
         ...
 
     def over(self) -> None:
@@ -131,8 +147,8 @@ class Follower:
     """One topic on one connection. `topic` is None until its turn comes, and when the one followed is gone."""
 
     __slots__ = (
-        "cursor", "feed", "instance", "is_behind", "is_first", "is_reached", "is_stale", "name", "share", "sink",
-        "target", "topic", "view",
+        "cursor", "feed", "instance", "is_behind", "is_first", "is_reached", "is_stale", "lane", "name", "share",
+        "sink", "target", "topic", "view",
     )  # fmt: skip
 
     def __init__(self, feed: Feed, name: str, cursor: int, view: View, instance: Instance | None) -> None:
@@ -143,6 +159,9 @@ class Follower:
         self.view = view
         self.share = view[:3]
         """Whoever has the same gets the same bytes, but for own records."""
+        kind = feed.sink.kind
+        self.lane = None if view.nodes or view.strong or kind is None else lane_of(self.share, kind)
+        """Whoever has the same gets the very same bytes, nothing else to look at; None: it is looked at."""
         self.instance = instance
         self.topic: Topic | None = None
         self.is_behind = False
@@ -361,7 +380,7 @@ class Feed:
 class Series:
     """What was published between two heads, in the portions of one view."""
 
-    def __init__(self, topic: Topic, prev: int, head: int, share: tuple[Projection, int, int]) -> None:
+    def __init__(self, topic: Topic, prev: int, head: int, share: Share) -> None:
         self._topic = topic
         self._head = head
         self._share = share
@@ -376,14 +395,23 @@ class Series:
         if self._ended or number >= SERIES_MAX or self._at >= self._head or self._topic.head < self._head:
             return None
         wanted, limit, max_bytes = self._share
+        topic = self._topic
+        if self._at >= topic.disturbed and self._at + 1 >= topic.floor and self._head - self._at <= limit:
+            # Nothing of it has gone: no need to look each record up.
+            pieces = topic.index.newest(self._at + 1, self._head, wanted, max_bytes)
+            if pieces is not None:
+                return self._add(self._head, pieces)
         query = Query(self._topic.name, self._at, None, limit, max_bytes, frozenset(), 0)
         result = walk(self._topic, query, wanted, self._head)
         if result.tombstone is not None:
             self._ended = True
             return None
         records: list[Any] = list(result.records)
-        batch = Batch(self._topic.name, self._at, result.next_from_seq, self._head, records)
-        self._at = batch.to_seq
+        return self._add(result.next_from_seq, records)
+
+    def _add(self, to_seq: int, records: list[bytes]) -> Batch:
+        batch = Batch(self._topic.name, self._at, to_seq, self._head, records)
+        self._at = to_seq
         self._batches.append(batch)
         return batch
 
@@ -396,13 +424,25 @@ class Pass:
         self._topic = topic
         self._prev, self._head = topic.served, topic.head
         topic.served = topic.head
-        self._series: dict[tuple[Projection, int, int], Series] = {}
+        self._series: dict[Share, Series] = {}
+        self._lanes: dict[object, bytes | None] = {}
+        """By lane: what takes everybody in it to the head at once; None: there is no such thing."""
         waiters, topic.waiters = topic.waiters, {}
         self._waiters = iter(waiters.values())
         self._followers = iter(list(topic.followers))
-        self._is_shared = not topic.removed and not self._needs_retention()
+        self._is_shared = True
+        self._look_again()
         if self._is_shared and topic.followers and self._prev < self._head:
             topic.read_at(core.clock.now_ms())
+
+    def _look_again(self) -> None:
+        """What was prepared never outlives what it shows [D-30]: from here on everybody reads for himself."""
+        topic = self._topic
+        is_whole = topic.disturbed <= self._prev and topic.floor <= self._prev + 1
+        if self._is_shared and (topic.removed or self._needs_retention() or (self._series and not is_whole)):
+            self._is_shared = False
+            self._series.clear()
+            self._lanes.clear()
 
     def _needs_retention(self) -> bool:
         """Whether something has to go first: then everybody reads for himself, and that does it [TTL-3]."""
@@ -422,36 +462,72 @@ class Pass:
             writes += 1
             if writes >= SLICE_WRITES or clock.monotonic_ns() >= until_ns:
                 return True
+        self._look_again()
+        topic, prev, head, lanes = self._topic, self._prev, self._head, self._lanes
+        lane: object = None
+        whole: bytes | None = None
         for number, follower in enumerate(self._followers, 1):
-            if follower.topic is self._topic:
+            if follower.topic is topic:
+                if follower.lane is not lane:
+                    lane = follower.lane
+                    whole = lanes.get(lane)
+                if follower.cursor == prev and not follower.is_behind and not follower.sink.is_full:
+                    if whole is None and lane is not None and lane not in lanes:
+                        whole = lanes[lane] = self._whole(follower)
+                    if whole is not None:
+                        follower.cursor = head
+                        follower.sink.send(whole, now_ns)
+                        writes += 1
+                        continue
                 writes += self._serve(follower, now_ns)
             if writes >= SLICE_WRITES or (not number % LOOK_EVERY and clock.monotonic_ns() >= until_ns):
                 return True
         return False
 
+    def _whole(self, follower: Follower) -> bytes | None:
+        """What everybody in a follower's lane gets, if that is one batch up to the head."""
+        if not self._is_shared:
+            return None
+        batch = self._series_of(follower).get(0)
+        return self._rendered(follower, batch) if batch is not None and batch.is_last and batch.records else None
+
+    def _series_of(self, follower: Follower) -> Series:
+        series = self._series.get(follower.share)
+        if series is None:
+            series = self._series[follower.share] = Series(self._topic, self._prev, self._head, follower.share)
+        return series
+
+    def _rendered(self, follower: Follower, batch: Batch) -> bytes:
+        """A batch for a follower, whose cursor is moved for it."""
+        follower.cursor, before = batch.to_seq, follower.cursor
+        kind = follower.sink.kind
+        made: bytes | None = batch.made.get(kind) if kind is not None else None
+        if made is None:
+            made = follower.sink.render(batch)
+            if kind is not None:
+                batch.made[kind] = made
+        follower.cursor = before
+        return made
+
     def _serve(self, follower: Follower, now_ns: int) -> int:
         """How many frames it was sent; what it cannot be sent it reads for itself."""
         prev, head = self._prev, self._head
-        if not self._is_shared or self._topic.removed:
-            follower.feed.want(follower)
-            return 0
-        if follower.is_behind or follower.cursor >= head:
+        if follower.is_behind or (follower.cursor >= head and not self._topic.removed):
             return 0
         sink, view = follower.sink, follower.view
-        if follower.cursor != prev or view.strong or sink.is_full:
+        if not self._is_shared or follower.cursor != prev or view.strong or sink.is_full:
             follower.feed.want(follower)
             return 0
-        series = self._series.get(follower.share)
-        if series is None:
-            series = self._series[follower.share] = Series(self._topic, prev, head, follower.share)
+        series = self._series_of(follower)
         nodes = view.nodes if self._topic.config.dedupe_node else None
         number = sent = 0
         while (batch := series.get(number)) is not None and not sink.is_full and not (nodes and batch.holds(nodes)):
             number += 1
+            rendered = self._rendered(follower, batch) if batch.records else b""
             follower.cursor = batch.to_seq
-            if batch.records:
+            if rendered:
                 sent += 1
-                sink.push(follower, batch, now_ns)
+                sink.send(rendered, now_ns)
         if follower.cursor < head:
             follower.is_reached = follower.is_reached and not sent
             follower.feed.want(follower)

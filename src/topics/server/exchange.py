@@ -96,8 +96,19 @@ class Listener(Protocol):
 class Outlet(Protocol):
     """The body of an answer that goes on. Bounded by whoever writes: not while `is_full` [A-12]."""
 
+    kind: str
+    """Whoever has the same wraps bytes in the same way."""
+
+    def wrap(self, data: bytes) -> bytes:
+        """Bytes as they go over this kind of connection; may be shared."""
+        ...
+
+    def send(self, wrapped: bytes) -> None:
+        """Send what is wrapped at once; nothing happens when the client is gone."""
+        ...
+
     def write(self, data: bytes) -> None:
-        """Send at once; nothing happens when the client is gone."""
+        """Wrap and send."""
         ...
 
     def end(self) -> None:

@@ -64,13 +64,18 @@ class _Body:
         self._connection = connection
         self._transport = transport
         self._chunked = chunked
+        self.kind = "chunked" if chunked else "plain"
         self.written = 0
 
+    def wrap(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+
+    def send(self, wrapped: bytes) -> None:
+        self.written += len(wrapped)
+        self._transport.write(wrapped)
+
     def write(self, data: bytes) -> None:
-        if self._chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        self.written += len(data)
-        self._transport.write(data)
+        self.send(self.wrap(data))
 
     def end(self) -> None:
         if self._chunked and not self._transport.is_closing():

@@ -131,19 +131,7 @@ class _Stream:
     def stream(self, headers: Headers, content_type: bytes, listener: Listener) -> Outlet:
         """The exchange answers with a body that goes on."""
         self._connection.begin_stream(self, headers, content_type, listener)
-        return self
-
-    def write(self, data: bytes) -> None:
-        """More of that body."""
-        self._connection.write_stream(self, data)
-
-    def end(self) -> None:
-        """That was all of it."""
-        self._connection.end_stream(self)
-
-    def abort(self) -> None:
-        """There will be no more of it."""
-        self._connection.abort_stream(self)
+        return _Body(self._connection, self)
 
     def takes_more(self) -> bool:
         """Whether more of the body is welcome; it is not when there is no room for it."""
@@ -155,6 +143,31 @@ class _Stream:
         """60 s, and one more per MiB [API-3]."""
         size = max(self.head.declared or 0, self.received)
         return self.began_ns + BODY_NS + (size >> 20) * NS_PER_S
+
+
+class _Body:
+    """The body of an answer that goes on; it is cut into frames later, as windows allow."""
+
+    kind = "plain"
+
+    def __init__(self, connection: Http2, stream: _Stream) -> None:
+        self._connection = connection
+        self._stream = stream
+
+    def wrap(self, data: bytes) -> bytes:
+        return data
+
+    def send(self, wrapped: bytes) -> None:
+        self._connection.write_stream(self._stream, wrapped)
+
+    def write(self, data: bytes) -> None:
+        self._connection.write_stream(self._stream, data)
+
+    def end(self) -> None:
+        self._connection.end_stream(self._stream)
+
+    def abort(self) -> None:
+        self._connection.abort_stream(self._stream)
 
 
 class _Wire(H2Connection):

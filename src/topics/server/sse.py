@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from topics.engine.alarms import Alarm
-from topics.engine.watch import Batch, Feed, Follower, Framing
+from topics.engine.watch import Batch, Feed, Framing
 from topics.model import Gap
 from topics.server import wire
 from topics.server.exchange import Exchange, Outlet
@@ -34,7 +34,6 @@ RETRY: Final = b"retry: 2000\n\n"
 HEARTBEAT: Final = b": hb\n\n"
 NS_PER_MS: Final = 1_000_000
 _U64_MAX: Final = 2**64 - 1
-_SINGLE: Final = "sse, one topic"
 _SHARED: Final = "sse"
 
 
@@ -109,15 +108,17 @@ class SseStream:
         self._last_ns = app.clock.monotonic_ns()
         self._alarm: Alarm | None = None
         self._outlet: Outlet | None = None
-        self._is_single = False
         self._is_open = True
+        self.kind: object = None
 
     def open(self, exchange: Exchange) -> None:
         """Begin the answer; then topics may be followed."""
         outlet = exchange.stream(self, CONTENT_TYPE, HEADERS)
         if self._is_open:
             self._outlet = outlet
-            self._is_single = len(self.feed.past) == 1
+            if len(self.feed.past) == 1:
+                # Whoever follows a topic alone has the same cursor behind a batch, so even the id is shared.
+                self.kind = ("sse", outlet.kind)
             self._write(RETRY)
             self._arm(self._last_ns)
 
@@ -126,27 +127,20 @@ class SseStream:
     def put(self, frame: bytes) -> None:
         self._write(b"id: %b\n%b" % (cursor_id(self.feed.cursors()), frame))
 
-    def push(self, follower: Follower, batch: Batch, now_ns: int) -> None:
-        outlet = self._outlet
-        if outlet is None:
-            return
-        self._last_ns = now_ns
-        if self._is_single:
-            # Whoever follows this topic alone has the same cursor behind it, so even the id is shared.
-            whole = batch.made.get(_SINGLE)
-            if whole is None:
-                whole = batch.made[_SINGLE] = self._with_id(batch, cursor_id({batch.name: batch.to_seq}))
-            outlet.write(whole)
-        else:
-            outlet.write(self._with_id(batch, cursor_id(self.feed.cursors())))
-
-    def _with_id(self, batch: Batch, id: bytes) -> bytes:
+    def render(self, batch: Batch) -> bytes:
+        id = cursor_id(self.feed.cursors())
         shared: tuple[bytes, bytes] | None = batch.made.get(_SHARED)
         if shared is None:
             reached = self.framing.caught_up(batch.name, batch.head) if batch.is_last else b""
             shared = batch.made[_SHARED] = (self.framing.record(batch), reached)
         record, reached = shared
-        return b"id: %b\n%bid: %b\n%b" % (id, record, id, reached) if reached else b"id: %b\n%b" % (id, record)
+        whole = b"id: %b\n%bid: %b\n%b" % (id, record, id, reached) if reached else b"id: %b\n%b" % (id, record)
+        return whole if self._outlet is None else self._outlet.wrap(whole)
+
+    def send(self, rendered: bytes, now_ns: int) -> None:
+        self._last_ns = now_ns
+        if self._outlet is not None:
+            self._outlet.send(rendered)
 
     def _write(self, data: bytes) -> None:
         if self._outlet is not None:

@@ -1,0 +1,139 @@
+"""B5: what does sending a record to many watchers cost beside a loop of `transport.write`?
+
+Measured: one writer, single records of 100 bytes of class `disk`, 1, 100 and 1,000 SSE streams on the topic, each of a
+session of its own; the next write begins when all of them have the last one. CPU of the server per delivery, less what
+the same writes cost without a watcher. The baseline is a process that does nothing but `transport.write` of a frame of
+the same length to as many connections, less nothing.
+
+Checked: every watcher receives exactly the bytes of one frame per write. Not measured: several topics per stream,
+HTTP/2, TLS, watchers that are behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import uvloop
+
+from bench import fanout, served
+from bench.measure import Arm, Figure, Group, Sample, percentiles_us
+
+WATCHERS = (1, 100, 1000)
+CPU_BOUND = 1.3
+
+
+def groups(quick: bool) -> list[Group]:
+    """One comparison for each number of watchers."""
+    return [deliveries(count, max(20_000 // (10 if quick else 1) // count, 20)) for count in WATCHERS]
+
+
+def deliveries(count: int, writes: int) -> Group:
+    """So many writes to so many watchers."""
+    arms = [
+        Arm("transport.write", lambda dir: uvloop.run(spread(count, writes, FRAME_BYTES, _one_by_one))),
+        Arm("watch", lambda dir: uvloop.run(_watched(dir, count, writes))),
+    ]
+    # One watcher's share is the difference of two large numbers; it is told, and bounds nothing.
+    bound = CPU_BOUND if count > 1 else None
+    figures = [
+        Figure("CPU per delivery", "watch", "transport.write", "time", bound, "cpu_us"),
+        Figure("CPU µs per delivery", "watch", None, "time", None, "cpu_us"),
+        Figure("p99 beside it", "watch", "transport.write", "time", None, "p99_us"),
+    ]
+    return Group(f"SSE, {count} watchers" if count > 1 else "SSE, 1 watcher", "delivery", arms, figures)
+
+
+async def _watched(dir: Path, count: int, writes: int) -> Sample:
+    with served.served(dir) as target:
+        one = await fanout.writer(target)
+        request = served.write_request(1)
+        for _ in range(50):
+            await one.write(request)
+        before_s = served.cpu_of(target.pid)
+        for _ in range(writes):
+            await one.write(request)
+        alone_s = served.cpu_of(target.pid) - before_s
+        watch = await fanout.watch_topic(target, one, count)
+        size = await frame_size(watch, one, request)
+        sample = await _run(target, watch, size, writes, lambda: one.write(request), _one_by_one)
+        watch.close()
+        return sample._replace(cpu_s=max(sample.cpu_s - alone_s, 1e-9))
+
+
+async def frame_size(watch: fanout.Watch, one: fanout.Writer, request: bytes) -> int:
+    """What one write sends to a watcher; seqs have four digits throughout a run, so that it stays the same."""
+    topic_at = 1000
+    for watcher in watch.watchers:
+        watcher.received = 0
+    await one.write(served.post(f"/v0/topics/{served.TOPIC}", _many(topic_at)))
+    await asyncio.sleep(0.5)
+    for watcher in watch.watchers:
+        watcher.received = 0
+    await one.write(request)
+    while not all(watcher.received for watcher in watch.watchers):
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)
+    sizes = {watcher.received for watcher in watch.watchers}
+    assert len(sizes) == 1, sizes
+    return sizes.pop()
+
+
+def _many(count: int) -> bytes:
+    return b'{"records":[%b]}' % b",".join([b'{"data":1}'] * count)
+
+
+Pace = Callable[[Callable[[], Awaitable[None]], int], Awaitable[None]]
+
+
+async def _one_by_one(write: Callable[[], Awaitable[None]], writes: int) -> None:
+    for _ in range(writes):
+        await write()
+
+
+async def spread(count: int, writes: int, size: int, pace: Pace) -> Sample:
+    """The baseline: so many frames of one size, passed on to so many connections."""
+    with fanout.spreader() as target:
+        watch = fanout.Watch(target)
+        await watch.open(fanout.WATCHER, count)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", target.port)
+        transport.write(fanout.WRITER)
+        await asyncio.sleep(0.2)
+        frame = b"x" * size
+
+        async def write() -> None:
+            transport.write(frame)
+
+        sample = await _run(target, watch, size, writes, write, pace)
+        watch.close()
+        transport.close()
+        return sample
+
+
+FRAME_BYTES = 346
+"""About what a record of 100 bytes becomes, with its `caught-up` and two ids."""
+
+
+async def _run(
+    target: served.Target,
+    watch: fanout.Watch,
+    size: int,
+    writes: int,
+    write: Callable[[], Awaitable[object]],
+    pace: Pace,
+) -> Sample:
+    async def write_and_wait() -> None:
+        done = watch.begin(size)
+        await write()
+        await done
+
+    gc.collect()
+    watch.latencies.clear()
+    cpu_s, began = served.cpu_of(target.pid), time.perf_counter()
+    await pace(write_and_wait, writes)
+    wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
+    return Sample(writes * len(watch.watchers), wall_s, cpu_s, percentiles_us(watch.latencies))

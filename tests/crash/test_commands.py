@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from topics.testing import faults
 from topics.testing.commands import COMMANDS, main
+from topics.testing.enginesubject import EngineSubject
 
 QUICK = {
     "crash": 3_000,  # T1
@@ -31,6 +33,16 @@ def test_the_sweep_finds_no_broken_promise(command: str, capsys: pytest.CaptureF
     assert {"command", "cases", "violations", "seed", "seconds"} <= report.keys()
     assert (report["command"], report["violations"], code) == (command, 0, 0), err
     assert report["cases"] >= QUICK[command]
+
+
+def test_reads_that_fail_once_leave_a_rewrite_explained() -> None:
+    """T4, [R-6]: a delete that is logged and meets a failed read answers an error, and is completed whole."""
+    subject = EngineSubject()
+    reads = [case for case in faults.cases(subject, "rewrite") if case.fault.op == "pread"]
+    once = [case for case in reads if case.fault.times == "once"]
+    assert len(once) >= 40
+    for case in once:
+        faults.run_case(subject, case)
 
 
 def test_every_command_has_a_quick_size_here() -> None:

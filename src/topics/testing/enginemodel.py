@@ -336,8 +336,8 @@ class Topic:
         """Every record that was ever handed to the engine, by seq."""
         self.soft: set[int] = set()
         """Deleted without a log entry, because the topic was `ephemeral`: a restart may show them again [DUR-10]."""
-        self.unsure: set[int] = set()
-        """Selected by a delete that was answered with an error: it may appear at any time, or never [R-6]."""
+        self.failed: list[frozenset[int]] = []
+        """What deletes select that were answered with an error: each may appear at any time, or never [R-6]."""
         self.reserved = False
         """Whether a reservation of seqs may be open on disk [A-2]."""
 
@@ -375,9 +375,21 @@ class Topic:
         if durable:
             self.settle()
 
+    @property
+    def unsure(self) -> frozenset[int]:
+        """Every seq that a failed delete may have taken, or may take."""
+        return frozenset().union(*self.failed)
+
     def _notice_failed_deletes(self) -> None:
         """One that is in the log and failed behind it, where its records could not be looked up, may still be done."""
-        self.unsure.update(*(event.seqs for event in self.events if isinstance(event, Change) and not event.acked))
+        found = [event.seqs for event in self.events if isinstance(event, Change) and not event.acked and event.seqs]
+        self.failed += [seqs for seqs in found if seqs not in self.failed]
+
+    def _take_failed_deletes(self, there: set[int]) -> None:
+        """A failed delete of which nothing is there any more was done; half of one never shows [R-6]."""
+        self._notice_failed_deletes()
+        done = frozenset[int]().union(*(seqs for seqs in self.failed if not seqs & there))
+        self.live.records = {seq: rec for seq, rec in self.live.records.items() if seq not in done}
 
     def refuse(self, event: Event) -> None:
         """The caller was told that it did not happen, and it cannot have."""
@@ -408,9 +420,7 @@ class Topic:
             # It was synced before it could be seen [DUR-12], and with it all that lies before it in the log.
             self.settle()
             self.base.lose(view.floor - 1)
-        self._notice_failed_deletes()
-        shown = {rec.seq for rec in view.records}
-        live.records = {seq: rec for seq, rec in live.records.items() if seq in shown or seq not in self.unsure}
+        self._take_failed_deletes({rec.seq for rec in view.records})
         must = live.view()
         for rec in view.records:
             if rec.seq not in live.records or not live.records[rec.seq].shows(rec):
@@ -418,6 +428,20 @@ class Topic:
         if view != must._replace(records=view.records) or len(view.records) != len(must.records):
             raise Violation(f"shown {_outline(view)}, but it must be {_outline(must)}")
         live.records = {rec.seq: rec for rec in view.records}
+
+    def show_rest(self, view: View) -> None:
+        """The same where the disk took records from a running engine: what it shows is true, what it misses is told."""
+        shown = {rec.seq for rec in view.records}
+        told = {seq for run in view.runs for seq in range(run.first, run.last + 1)}
+        self._take_failed_deletes(shown | told)
+        for rec in view.records:
+            known = self.live.records.get(rec.seq)
+            if known is None or not known.shows(rec):
+                raise Violation(f"record {rec.seq} is shown, which is not visible to anybody")
+        # Nothing is promised about records of the class `memory`: those may be silent [S-130].
+        for seq in self.live.records if view.config.durability != "memory" else ():
+            if seq not in shown and seq not in told and seq >= view.floor:
+                raise Violation(f"record {seq} is neither shown nor told")
 
     def states(self, how: How) -> Iterator[tuple[State, list[Event]]]:
         """Every state that a restart may lead to, and the events that are lost with it.

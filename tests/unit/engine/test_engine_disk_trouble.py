@@ -705,3 +705,30 @@ def test_a_short_read_in_a_checkpoint_is_no_damage() -> None:
         engine.checkpoint(full=True)
         assert kit.everything(engine).values == [1, 2, 3, 4, 5], index
         assert kit.everything(store.kill()).ranges == [], index
+
+
+@pytest.mark.parametrize("selector", [{"seqs": [1, 3, 5, 7]}, {"match": "odd"}], ids=str)
+@pytest.mark.parametrize(("op", "error"), [("pread", "EIO"), ("pread", "zero"), ("open", "EMFILE"), ("map", "EIO")])
+def test_a_delete_that_fails_while_it_is_marked_shows_whole_or_not_at_all(
+    selector: dict[str, Any], op: str, error: Any
+) -> None:
+    """[R-6, INV-8]: its outcome is open, for it is in the log already; half of it is never seen, nor is it undone."""
+    everything, rest = [1, 2, 3, 4, 5, 6, 7, 8], [2, 4, 6, 8]
+    for index in range(1, 1000):
+        store = Store(min_free_bytes=0, max_maps=1, max_fds=1)
+        engine = store.put(durability="disk")
+        for n in everything:
+            write(engine, n, tag="odd" if n % 2 else "even")
+        engine.checkpoint(full=True)
+        store.fail(op, error, index=index)
+        with suppress(TopicsError):
+            engine.delete(TOPIC, **selector)
+        struck = bool(store.faults.hits)
+        store.mend()
+        seen = kit.everything(engine).values
+        assert seen in (everything, rest) if struck else seen == rest, index
+        after = kit.everything(store.kill())
+        assert (after.values, after.ranges) in ((seen, []), (rest, [])), index
+        if not struck:
+            break
+    assert index > 1

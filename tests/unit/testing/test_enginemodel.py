@@ -599,6 +599,49 @@ class TestTheRunningEngine:
         with pytest.raises(Violation, match="deleted or refused"):
             of.show(before, T0, T0)
 
+    @pytest.mark.parametrize("done", [True, False])
+    def test_a_failed_delete_is_seen_whole_or_not_at_all(self, done: bool) -> None:
+        """[R-6]: also where the disk took records, and the view is held against what is left."""
+        for rest in (False, True):
+            of = topic()
+            write(of, 3)
+            remove(of, 1, 2, acked=False)
+            view = shown(of, records=cut(shown(of), 1, 2) if done else shown(of).records)
+            of.show_rest(view) if rest else of.show(view, T0, T0)
+            assert list(of.live.records) == ([3] if done else [1, 2, 3])
+
+    def test_half_of_a_failed_delete_is_caught(self) -> None:
+        """[R-6]"""
+        of = topic()
+        write(of, 3)
+        remove(of, 1, 2, acked=False)
+        half = shown(of, records=cut(shown(of), 1))
+        with pytest.raises(Violation, match="must be"):
+            of.show(half, T0, T0)
+        with pytest.raises(Violation, match="record 1 is neither shown nor told"):
+            of.show_rest(half)
+
+    def test_a_failed_delete_that_was_seen_done_is_not_undone(self) -> None:
+        """[INV-8]"""
+        of = topic()
+        write(of, 3)
+        before = shown(of)
+        remove(of, 1, 2, acked=False)
+        of.show_rest(shown(of, records=cut(before, 1, 2)))
+        with pytest.raises(Violation, match="is shown"):
+            of.show_rest(before)
+
+    def test_what_the_disk_took_is_told(self) -> None:
+        """[S-176]: a record that cannot be read is missing by name; nothing is made up in its place."""
+        of = topic()
+        write(of, 3)
+        gone = cut(shown(of), 2)
+        of.show_rest(shown(of, records=gone, runs=(Run(2, 2, "corrupt"),)))
+        with pytest.raises(Violation, match="record 2 is neither shown nor told"):
+            of.show_rest(shown(of, records=gone))
+        with pytest.raises(Violation, match="not visible to anybody"):
+            of.show_rest(shown(of, records=(rec(1, text="forged"), rec(2), rec(3))))
+
     def test_age_moves_the_floor_at_the_very_millisecond_unless_it_is_suspended(self) -> None:
         """[TTL-1, S-263]"""
         of = topic("disk", ttl_ms=100)

@@ -145,6 +145,11 @@ class Index:
         segments = self.segments is not None and bool(self.segments.segments)
         return segments or self.tail.records > 0
 
+    @property
+    def is_partly_in_memory(self) -> bool:
+        """Whether there are records that no restart finds again."""
+        return any(overlay.tail.first <= overlay.tail.end for overlay in self.overlays)
+
     # -- adding ------------------------------------------------------------------------------------------------------
 
     def extend(self, entries: bytes, locations: Sequence[int] | Locations, tags: Sequence[bytes | str | None]) -> None:

@@ -1,10 +1,12 @@
 """What a topic gives up by itself: caps and age (06 §15.1).
 
-    caps   right after each publication, the lowest live records, until both caps hold; never logged, because the same
+    caps   right after each publication, the lowest live records, until both caps hold; not logged where the same
            pass over the same records gives the same floor [S-260, S-261]
     TTL    one EvictWatermark, synced before anything shows that records have gone [S-263, DUR-12]
 
-On a shard that cannot log, TTL is suspended: reads go on and may show records past their age. Owner only.
+Records in memory only count towards the caps of a topic that has become a logged one, and no restart finds them again:
+as long as there are any, caps go the way of the TTL. On a shard that cannot log, that is suspended: reads go on and may
+show records past their age. Owner only.
 """
 
 from __future__ import annotations
@@ -59,12 +61,25 @@ def is_due(core: Core, topic: Topic) -> bool:
 
 def enforce_caps(core: Core, topic: Topic) -> None:
     """Evict the lowest live records until both caps hold [CAP-2]."""
+    if not _is_over(topic):
+        return
+    floor, taken, freed = _excess(core, topic)
+    if taken:
+        topic.evict(floor, taken, freed)
+        if topic.index.overlays:
+            topic.index.trim_overlays(topic.earliest_seq)
+
+
+def _is_over(topic: Topic) -> bool:
+    """Whether caps may take something, expired records not looked at."""
     config = topic.config
-    if not has_caps(config):
-        return
-    records, nbytes = topic.count, topic.bytes
-    if not _exceeds(config.cap_records, records) and not _exceeds(config.cap_bytes, nbytes):
-        return
+    over = _exceeds(config.cap_records, topic.count) or _exceeds(config.cap_bytes, topic.bytes)
+    return over and has_caps(config)
+
+
+def _excess(core: Core, topic: Topic) -> tuple[int, int, int]:
+    """The floor that makes both caps hold, the records below it and their bytes; they are taken out of `lowest`."""
+    config, records, nbytes = topic.config, topic.count, topic.bytes
     if config.ttl_ms:
         records, nbytes = unexpired(core, topic)
     expired = topic.count - records
@@ -79,20 +94,27 @@ def enforce_caps(core: Core, topic: Topic) -> None:
             continue
         records -= 1
         nbytes -= first.size
-    if taken:
-        topic.evict(floor, taken, freed)
-        if topic.index.overlays:
-            topic.index.trim_overlays(topic.earliest_seq)
+    return floor, taken, freed
 
 
 def try_caps(core: Core, topic: Topic) -> None:
     """The same behind something that is committed: what fails now is done by the next operation [DUR-12]."""
     try:
-        enforce_caps(core, topic)
-    except OSError as error:
+        if topic.index.overlays and _must_log_caps(core, topic):
+            topic.caps_due = _is_over(topic)
+            if topic.caps_due and topic.ttl_waiting is None:
+                expire(core, topic, lambda: None, lambda error: None)
+        else:
+            enforce_caps(core, topic)
+    except (OSError, TopicsError) as error:
         topic.caps_due = True
         topic.forget_ahead()
         log.error("topic %r: nothing is evicted now: %s", topic.name, error)
+
+
+def _must_log_caps(core: Core, topic: Topic) -> bool:
+    """Whether records count that recovery will not find, so that it would derive another floor."""
+    return core.is_logged(topic) and topic.index.is_partly_in_memory
 
 
 def catch_up(core: Core, topic: Topic) -> None:
@@ -114,8 +136,8 @@ def has_caps(config: TopicConfig) -> bool:
 
 
 def expire(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) -> None:
-    """Bring the TTL floor up to date, then go on; on failure nothing moved and the operation fails."""
-    if not topic.config.ttl_ms or topic.removed:
+    """Bring the logged floors up to date, then go on; on failure nothing moved and the operation fails."""
+    if topic.removed or not (topic.config.ttl_ms or topic.caps_due):
         then()
         return
     if topic.ttl_waiting is not None:
@@ -123,16 +145,10 @@ def expire(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) ->
             lambda error: done(error) if error else guarded(lambda: expire(core, topic, then, done), done)
         )
         return
-    now = topic.ttl_now = max(core.clock.now_ms(), topic.ttl_now)
-    limit = _limit(topic, now)
-    first = topic.lowest()
-    last = None
-    if first is not None and first.ts < limit:
-        last = topic.index.expired_through(limit, topic.floor, topic.head)
-    if last is None:
+    body = _due(core, topic)
+    if body is None:
         then()
         return
-    body = control.EvictWatermark(cap_floor=topic.cap_floor, ttl_floor=last + 1, earliest_seq=last + 1)
     if not core.is_logged(topic):
         _raise(core, topic, body)
         then()
@@ -155,15 +171,37 @@ def expire(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) ->
             done(error)
         for one in waiting:
             one(error)
+        if error is None and topic.caps_due:
+            try_caps(core, topic)  # of what was published meanwhile
 
     try:
-        core.submit(topic.id, control_frame(body, topic, now, durable=True), 1, logged, durable=True)
+        frame = control_frame(body, topic, max(core.clock.now_ms(), topic.ttl_now), durable=True)
+        core.submit(topic.id, frame, 1, logged, durable=True)
     except (ShardReadOnly, StorageFull):
         topic.ttl_waiting = None
         then()
     except TopicsError:
         topic.ttl_waiting = None
         raise
+
+
+def _due(core: Core, topic: Topic) -> control.EvictWatermark | None:
+    """The floors that age, and caps where they are logged, demand now; None: they are as they should be."""
+    cap_floor, ttl_floor = topic.cap_floor, topic.ttl_floor
+    if topic.config.ttl_ms:
+        now = topic.ttl_now = max(core.clock.now_ms(), topic.ttl_now)
+        limit, first = _limit(topic, now), topic.lowest()
+        if first is not None and first.ts < limit:
+            last = topic.index.expired_through(limit, topic.floor, topic.head)
+            ttl_floor = ttl_floor if last is None else last + 1
+    if topic.caps_due and _is_over(topic) and _must_log_caps(core, topic):
+        try:
+            cap_floor = max(cap_floor, _excess(core, topic)[0])
+        finally:
+            topic.forget_ahead()
+    if (cap_floor, ttl_floor) == (topic.cap_floor, topic.ttl_floor):
+        return None
+    return control.EvictWatermark(cap_floor=cap_floor, ttl_floor=ttl_floor, earliest_seq=max(cap_floor, ttl_floor))
 
 
 def _raise(core: Core, topic: Topic, body: control.EvictWatermark) -> None:

@@ -335,11 +335,15 @@ class Topic:
         self.written: dict[int, list[Rec]] = {}
         """Every record that was ever handed to the engine, by seq."""
         self.soft: set[int] = set()
-        """Deleted without a log entry, because the topic was `ephemeral`: a restart may show them again [DUR-10]."""
+        """Chosen by a delete while the topic was `ephemeral`: after a restart they may be there or not [DUR-10]."""
         self.failed: list[frozenset[int]] = []
         """What deletes select that were answered with an error: each may appear at any time, or never [R-6]."""
         self.reserved = False
         """Whether a reservation of seqs may be open on disk [A-2]."""
+        self.mixed = False
+        """Whether records were in memory only: they count towards caps, and no restart finds them again [CFG-10]."""
+        self.evicted: dict[int, Rec] = {}
+        """What caps have taken since, and nobody has seen gone: the log tells of it before anybody does [DUR-12]."""
 
     @property
     def highest(self) -> int:
@@ -359,6 +363,8 @@ class Topic:
             self.reserved = self.reserved or event.durability == "disk"
         if self._in_log(event):
             self.events.append(event)
+        elif isinstance(event, Change):
+            self.soft |= event.seqs
 
     def _in_log(self, event: Event) -> bool:
         return self.logged or (isinstance(event, Change) and event.config is not None)
@@ -369,9 +375,11 @@ class Topic:
         if self._in_log(event):
             self._notice_failed_deletes()
             self.events = [other for other in self.events if other.acked]
-        elif isinstance(event, Change):
-            self.soft |= event.seqs
+        self.mixed = self.mixed or (isinstance(event, Append) and event.durability == "ephemeral")
+        before = self.live.records.copy() if self.mixed else {}
         self.live.apply(event)
+        if self.logged:
+            self.evicted |= {seq: rec for seq, rec in before.items() if seq <= self.live.cap_lost}
         if durable:
             self.settle()
 
@@ -385,11 +393,29 @@ class Topic:
         found = [event.seqs for event in self.events if isinstance(event, Change) and not event.acked and event.seqs]
         self.failed += [seqs for seqs in found if seqs not in self.failed]
 
-    def _take_failed_deletes(self, there: set[int]) -> None:
+    def _take_failed_deletes(self, live: State, there: set[int]) -> None:
         """A failed delete of which nothing is there any more was done; half of one never shows [R-6]."""
         self._notice_failed_deletes()
         done = frozenset[int]().union(*(seqs for seqs in self.failed if not seqs & there))
-        self.live.records = {seq: rec for seq, rec in self.live.records.items() if seq not in done}
+        live.records = {seq: rec for seq, rec in live.records.items() if seq not in done}
+
+    def _unevicted(self, floor: int) -> State:
+        """The live state, with what caps should have taken where the log could not be told of it [DUR-12]."""
+        if not self.evicted or floor > self.live.cap_lost:
+            return self.live
+        live = self.live.copy()
+        live.records |= {seq: rec for seq, rec in self.evicted.items() if seq >= floor}
+        live.records = dict(sorted(live.records.items()))
+        live.cap_lost = floor - 1
+        return live
+
+    def _see_evicted(self, floor: int) -> None:
+        """It was synced before it could be seen [DUR-12], and with it all that lies before it in the log."""
+        if self.logged and self.evicted and floor > self.live.cap_lost:
+            self.settle()
+            self.base.cap_lost = max(self.base.cap_lost, self.live.cap_lost)
+            self.base.lose(0)
+            self.evicted = {}
 
     def refuse(self, event: Event) -> None:
         """The caller was told that it did not happen, and it cannot have."""
@@ -410,7 +436,7 @@ class Topic:
 
         `suspended`: a shard that cannot log keeps showing what has expired since [S-263].
         """
-        live = self.live
+        live = self._unevicted(view.floor) if suspended else self.live
         low = max(live.cap_lost, live.ttl_lost if suspended else live.expired(now)) + 1
         high = max(live.cap_lost, live.expired(latest)) + 1
         if not low <= view.floor <= max(low, high):
@@ -420,7 +446,8 @@ class Topic:
             # It was synced before it could be seen [DUR-12], and with it all that lies before it in the log.
             self.settle()
             self.base.lose(view.floor - 1)
-        self._take_failed_deletes({rec.seq for rec in view.records})
+        self._see_evicted(view.floor)
+        self._take_failed_deletes(live, {rec.seq for rec in view.records})
         must = live.view()
         for rec in view.records:
             if rec.seq not in live.records or not live.records[rec.seq].shows(rec):
@@ -433,13 +460,14 @@ class Topic:
         """The same where the disk took records from a running engine: what it shows is true, what it misses is told."""
         shown = {rec.seq for rec in view.records}
         told = {seq for run in view.runs for seq in range(run.first, run.last + 1)}
-        self._take_failed_deletes(shown | told)
+        live = self._unevicted(view.floor)
+        self._take_failed_deletes(live, shown | told)
         for rec in view.records:
-            known = self.live.records.get(rec.seq)
+            known = live.records.get(rec.seq)
             if known is None or not known.shows(rec):
                 raise Violation(f"record {rec.seq} is shown, which is not visible to anybody")
         # Nothing is promised about records of the class `memory`: those may be silent [S-130].
-        for seq in self.live.records if view.config.durability != "memory" else ():
+        for seq in live.records if view.config.durability != "memory" else ():
             if seq not in shown and seq not in told and seq >= view.floor:
                 raise Violation(f"record {seq} is neither shown nor told")
 
@@ -495,7 +523,7 @@ class Topic:
         age = [state.expired(rules.latest) for state in states]
         for seq, rec in states[0].records.items():
             sure = all(seq in state.records and seq > lost for state, lost in zip(states, age, strict=True))
-            floor = self.live.lost if states[0].config.durability == "ephemeral" else 0
+            floor = self.live.lost if self.mixed or states[0].config.durability == "ephemeral" else 0
             if sure and seq not in shown and seq not in self.soft | self.unsure and seq > floor:
                 what = "acknowledged" if rules.how != "crash" else "durable"
                 raise Violation(f"{_show(rec)} was {what} and is gone after a {rules.how} [INV-4]")
@@ -528,7 +556,9 @@ class Topic:
             return f"the configuration is {view.config}"
         low, high = (max(state.cap_lost, state.expired(at)) + 1 for at in (rules.now, rules.latest))
         if volatile:
-            low, high = state.lost + 1, max(high, self.live.lost + 1)
+            low = state.lost + 1
+        if volatile or self.mixed:
+            high = max(high, self.live.lost + 1)
         if not low <= view.floor <= high:
             return f"the floor is {view.floor}, not {low}"
         if view.head < max(state.head, _owed(lost)):

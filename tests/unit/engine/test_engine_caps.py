@@ -275,6 +275,70 @@ def test_the_floor_is_the_same_after_a_restart_at_any_moment(stop: str, caps: di
         assert kit.snapshot_of(engine) == before
 
 
+@kit.after_every_stop
+@pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
+@pytest.mark.parametrize("caps", [{"cap_records": 3}, {"cap_bytes": 15}])
+def test_a_floor_that_records_in_memory_have_raised_is_kept(stop: str, durability: str, caps: dict[str, int]) -> None:
+    """[DUR-12, INV-7, INV-8]: they count towards caps and are gone after a restart, so the floor is logged."""
+    store = Store()
+    engine = store.put(durability=durability, **caps)
+    write(engine, "xxx")
+    write(engine, "xxx")
+    store.put(durability="ephemeral", **caps)
+    write(engine, "xxx")
+    store.put(durability=durability, **caps)
+    write(engine, "yyy")
+    seen = kit.everything(engine)
+    assert (seen.seqs, seen.ranges) == ([2, 3, 4], [(1, 1, "cap")])
+    seen = kit.everything(store.stop(stop))
+    # A crash ends the reservation of a `disk` topic, and that is told behind the records [DUR-4].
+    assert (seen.seqs, seen.ranges[0]) == ([2, 4], (1, 1, "cap"))
+    assert len(seen.ranges) == 1 + ((durability, stop) == ("disk", "crashed"))
+
+
+@kit.after_every_stop
+def test_a_class_change_that_brings_a_cap_keeps_the_floor_it_raises(stop: str) -> None:
+    """[DUR-12, CFG-9]: what it evicted was in memory only, and a reader was told of it."""
+    store = Store()
+    engine = store.put(durability="ephemeral")
+    kit.each(engine, 5)
+    store.put(cap_records=2)
+    assert kit.everything(engine).ranges == [(1, 3, "cap")]
+    seen = kit.everything(store.stop(stop))
+    assert (seen.seqs, seen.ranges) == ([], [(1, 3, "cap")])
+
+
+def test_caps_cost_no_log_entries_once_the_records_in_memory_are_gone() -> None:
+    """[S-261]: from then on recovery finds the same floor by itself."""
+    store = Store()
+    engine = store.put(durability="ephemeral", cap_records=2)
+    kit.each(engine, 2)
+    store.put(cap_records=2)
+    kit.each(engine, 3)
+    assert kit.everything(engine).seqs == [4, 5]
+    before = store.faults.counts["fdatasync"]
+    write(engine, 6)
+    assert store.faults.counts["fdatasync"] - before == 1
+    seen = kit.everything(store.kill())
+    assert (seen.seqs, seen.ranges) == ([5, 6], [(1, 4, "cap")])
+
+
+def test_a_floor_that_cannot_be_logged_does_not_move() -> None:
+    """[DUR-12]: the write that needed it stays acknowledged, nothing is evicted."""
+    store = Store()
+    engine = store.put(cap_records=2)
+    kit.each(engine, 1)
+    store.put(durability="ephemeral", cap_records=2)
+    kit.each(engine, 1, start=2)
+    store.put(cap_records=2)
+    store.fail("fdatasync", path="wal/wal-", index=2)
+    assert write(engine, 3).last_seq == 3
+    assert engine.health().state == "read_only"
+    seen = kit.everything(engine)
+    assert (seen.values, seen.ranges) == ([1, 2, 3], [])
+    assert kit.everything(store.crash()).values == [1, 3]
+
+
 def test_a_deleted_record_below_the_floor_stays_explained_after_trimming() -> None:
     """C13 [FLR-4]: deletes of the oldest records in the log's tail, checkpoint, trim, restart: no tombstone."""
     store = Store()

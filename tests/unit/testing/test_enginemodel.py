@@ -273,6 +273,17 @@ class TestWhatMayBe:
         of.judge(before, rules("kill"))
         of.judge(shown(of), rules("kill"))
 
+    def test_a_delete_under_way_in_an_ephemeral_topic_may_have_taken_logged_records(self) -> None:
+        """[CFG-10, R-6]: records of an earlier class make it a logged one, and a kill may strike before its answer."""
+        of = topic("disk")
+        write(of, 2)
+        configure(of, "ephemeral")
+        remove(of, 1, acked=False)
+        for records in (shown(of).records, cut(shown(of), 1)):
+            of.judge(shown(of, records=records), rules("kill"))
+        with pytest.raises(Violation, match=r"record 2 .* is gone"):
+            of.judge(shown(of, records=()), rules("kill"))
+
     def test_age_is_judged_at_the_restart(self) -> None:
         """[STA-1]"""
         of = topic("disk", ttl_ms=100)
@@ -630,6 +641,38 @@ class TestTheRunningEngine:
         of.show_rest(shown(of, records=cut(before, 1, 2)))
         with pytest.raises(Violation, match="is shown"):
             of.show_rest(before)
+
+    def test_a_floor_raised_by_records_in_memory_is_kept_once_it_was_seen(self) -> None:
+        """[DUR-12, INV-8]: 1 `fsync`, 2 `ephemeral`, 3 `fsync` under a cap of 2."""
+        of = topic("fsync", cap_records=2)
+        write(of, 1)
+        configure(of, "ephemeral", cap_records=2)
+        write(of, 1)
+        configure(of, "fsync", cap_records=2)
+        write(of, 1)
+        back = View(of.live.config, 3, 1, (), (rec(1), rec(3)))
+        gone = View(of.live.config, 3, 2, (), (rec(3),))
+        for view in (back, gone):
+            of.judge(view, rules("kill"))
+        of.show(shown(of), T0, T0)
+        of.judge(gone, rules("kill"))
+        with pytest.raises(Violation, match="is back"):
+            of.judge(back, rules("kill"))
+
+    def test_a_floor_that_cannot_be_logged_stays_where_it_was(self) -> None:
+        """[DUR-12]: the shard is latched; what the caps would take is still there, and a sound shard must take it."""
+        of = topic("ephemeral")
+        write(of, 2)
+        before = shown(of)
+        configure(of, "fsync", cap_records=1)
+        view = before._replace(config=of.live.config)
+        of.show(view, T0, T0, suspended=True)
+        of.show_rest(view)
+        with pytest.raises(Violation, match="floor"):
+            of.show(view, T0, T0)
+        of.show(shown(of), T0, T0, suspended=True)
+        with pytest.raises(Violation, match="floor"):
+            of.show(view, T0, T0, suspended=True)
 
     def test_what_the_disk_took_is_told(self) -> None:
         """[S-176]: a record that cannot be read is missing by name; nothing is made up in its place."""

@@ -139,12 +139,12 @@ def durable_appends(count: int) -> Group:
         with wal:
             sample = each([lambda n: wal.append(given[n])] * threads, count)
             check_length(wal, count)
-            return _with_syncs(sample, meter)
+            return with_syncs(sample, meter)
 
     def tasks(dir: Path) -> Sample:
         meter = SyncCount()
         config = WalConfig(dir=str(dir / "wal"), fsync_policy=FsyncPolicy.always(), max_segment_size=size)
-        return _with_syncs(asyncio.run(_append_in_tasks(config, meter, given)), meter)
+        return with_syncs(asyncio.run(_append_in_tasks(config, meter, given)), meter)
 
     arms = [
         Arm("pwrite + fdatasync", raw),
@@ -165,7 +165,8 @@ def durable_appends(count: int) -> Group:
     return Group("durable appends", "record", arms, figures, explain=_explain_durable)
 
 
-def _with_syncs(sample: Sample, meter: SyncCount) -> Sample:
+def with_syncs(sample: Sample, meter: SyncCount) -> Sample:
+    """The sample, and how many records shared a sync."""
     assert 0 < meter.syncs <= sample.units, "more syncs than appends"
     return sample._replace(extra={**sample.extra, "records_per_sync": sample.units / meter.syncs})
 

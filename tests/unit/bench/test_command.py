@@ -28,6 +28,7 @@ def test_every_benchmark_is_known_and_says_what_it_measures() -> None:
         "wal_append",
         "wal_policies",
         "wal_recovery",
+        "wal_slow_syncs",
     )
     for name in command.NAMES:
         doc = importlib.import_module(f"bench.bench_{name}").__doc__ or ""

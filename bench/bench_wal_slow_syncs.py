@@ -2,8 +2,9 @@
 
 Policy `always`, records of 1 KiB, eight threads beside `pwrite` + `fdatasync` of the same bytes by one thread, both
 on files of the disk at hand. Behind every `fdatasync`, on both sides alike, stands a wait of 0.5 or 1 ms, so that a
-sync takes as long as on a slower disk; the disk as it is has its figure in `wal_policies`. What threads pay besides the sync, the hand-overs between them, stays what it
-is. The raw loop writes into a freshly allocated, not yet written file, as it does there.
+sync takes as long as on a slower disk; the disk as it is has its figure in `wal_policies`. What threads pay besides
+the sync, the hand-overs between them, stays what it is. The raw loop writes into a freshly allocated, not yet written
+file, as it does there.
 
 Latencies (p50, p99) are of single calls; with threads they contain the wait for others. Not measured: a disk whose
 syncs take longer the more they have to write, or whose syncs disturb each other.

@@ -16,7 +16,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,12 +36,13 @@ from topics.engine.reclaim import Rewriter
 from topics.engine.records import Given
 from topics.engine.settle import ReadyMark
 from topics.engine.snapshot import Rows, Snapshots
+from topics.engine.subscribe import Receiver, Subscription
 from topics.engine.timer import LoopTimer, Timer
 from topics.engine.topic import Topic
-from topics.errors import EngineClosed, TopicsError, WalFull, WalIo
+from topics.errors import CallerError, EngineClosed, TopicsError, WalFull, WalIo
 from topics.fs import Fs, OsFs, ensure_dir, process_id
 from topics.fs import boot_id as machine_boot_id
-from topics.model import AppendResult, DeleteResult, Producer, ReadResult, TopicConfig, TopicState
+from topics.model import AppendResult, DeleteResult, Gap, Producer, ReadResult, Record, TopicConfig, TopicState
 from topics.settings import Settings
 from topics.storage import discover, group
 from topics.storage.lockfile import FailedSync, StoreLock
@@ -354,6 +355,35 @@ class Engine:
         """Read behind a cursor; with `wait_ms`, wait that long for the next publication if there is nothing."""
         query = reading.Query.parse(name, from_seq, from_ts, limit, max_bytes, node, wait_ms, self._core.limits)
         return self._call(lambda done: reading.read(self._core, query, done))  # type: ignore[no-any-return]
+
+    def subscribe(
+        self, name: str, from_seq: int = 0, receiver: Receiver | None = None, *, node: str | Iterable[str] | None = None
+    ) -> Subscription:
+        """Hand every `Record` and `Gap` behind a cursor to a callback or a queue, in order, as they come.
+
+        The topic must exist. A slow receiver misses nothing that the topic still has.
+        """
+        if receiver is None or not (callable(receiver) or hasattr(receiver, "put")):
+            raise CallerError("subscribe needs somebody to give records to: a callback, or a queue")
+        limits = self._core.limits
+        query = reading.Query.parse(name, from_seq, None, 256, 1 << 20, node, limits.max_wait_ms, limits)
+        self.state(name, touch=False)
+        return Subscription(self, query, receiver)
+
+    def poll(self, query: reading.Query, until: Callable[[Callable[[], None]], None]) -> ReadResult | None:
+        """Read, or wait to; `until` is given what calls it off, and then there is no result."""
+        self._check()
+        latch, waiting = _Latch(), reading.Waiting()
+
+        def call_off() -> None:
+            with self._owner:
+                waiting.end()
+            latch.set(None)
+
+        with self._owner:
+            _start(lambda done: reading.read(self._core, query, done, None, waiting), latch.set)
+        until(call_off)
+        return latch.wait()  # type: ignore[no-any-return]
 
     def delete(
         self,
@@ -753,6 +783,19 @@ class EngineAio:
         core = self._engine._core
         query = reading.Query.parse(name, from_seq, from_ts, limit, max_bytes, node, wait_ms, core.limits)
         return await self._run(partial(reading.read, core, query))  # type: ignore[no-any-return]
+
+    async def subscribe(
+        self, name: str, from_seq: int = 0, *, node: str | Iterable[str] | None = None
+    ) -> AsyncIterator[Record | Gap]:
+        """Every `Record` and `Gap` behind a cursor, in order, as they come; ends with an error when the topic goes."""
+        wait_ms = self._engine._core.limits.max_wait_ms
+        while True:
+            result = await self.read(name, from_seq, node=node, wait_ms=wait_ms)
+            if result.tombstone is not None:
+                yield result.tombstone
+            for record in result.records:
+                yield record
+            from_seq = result.next_from_seq
 
     async def delete(
         self,

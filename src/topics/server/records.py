@@ -6,19 +6,22 @@ A body is decoded in one call; payloads stay the bytes they came as (`msgspec.Ra
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from topics.clock import Clock
 from topics.codec.project import Projection
 from topics.engine import append as appending
 from topics.engine import delete as deleting
 from topics.engine import read as reading
 from topics.engine.append import Write
+from topics.engine.core import Core
 from topics.engine.records import ParsedRecord
 from topics.errors import EngineClosed
-from topics.model import SYSTEM_TOPICS, AppendResult, DeleteResult, Gap, Producer, ReadResult, is_system_name
+from topics.model import SYSTEM_TOPICS, AppendResult, DeleteResult, Gap, Limits, Producer, ReadResult, is_system_name
 from topics.server import wire
 from topics.server.describe import PRODUCER, SELECTOR, U32, U64, about
 from topics.server.exchange import Exchange
@@ -174,10 +177,10 @@ def write(exchange: Exchange) -> None:
     if exchange.size <= ASIDE_BYTES:
         _append(exchange, _prepared(exchange))
         return
-    prepared: list[Write] = []
+    made: list[Write] = []
 
     def work() -> None:
-        prepared.append(_prepared(exchange))
+        made.append(_prepared(exchange))
 
     def done(error: BaseException | None) -> None:
         if error is not None:
@@ -185,28 +188,48 @@ def write(exchange: Exchange) -> None:
         elif exchange.app.engine is None:
             exchange.fail(EngineClosed("the server has stopped"))
         else:
-            _append(exchange, prepared[0])
+            _append(exchange, made[0])
 
     exchange.core.owner.aside("decode", work, done)
 
 
 def _prepared(exchange: Exchange) -> Write:
     """Everything about a write that needs no state but whether its topic exists [WR-1]."""
-    name, limits = name_of(exchange), exchange.core.limits
-    body = _decoded(exchange)
+    limits = exchange.core.limits
+    given = typed(name_of(exchange), _decoded(exchange), limits)
+    configures = _may_configure(exchange, given)
+    key = given.body.idempotency_key
+    if key is None:
+        key = _header_key(exchange.headers.get(b"idempotency-key"))
+    return prepared(given, limits, key, configures=configures)
+
+
+class Typed(NamedTuple):
+    """A write whose members have the right types [API-11]."""
+
+    name: str
+    body: WriteBody
+    config: dict[str, Any] | None
+
+
+def typed(name: str, body: WriteBody, limits: Limits) -> Typed:
+    """Look at the types that decoding left open; any thread."""
     config = None if body.config is None else members(body.config)
     if config is not None:
         appending.typed_config(config, name)
     if body.producer is not None:
         Producer.parse(body.producer, limits)
+    return Typed(name, body, config)
+
+
+def prepared(given: Typed, limits: Limits, key: str | None, *, configures: bool) -> Write:
+    """The write itself, however it came: checked and encoded; any thread."""
+    name, body, config = given
     create = body.create
-    if not _may_configure(exchange, name, body) and config is not None:
+    if config is not None and not configures:
         # The topic exists, so nothing is made of the configuration; should it go before its turn comes, this write
         # must not bring it back with another one.
         config, create = None, False
-    key = body.idempotency_key
-    if key is None:
-        key = _header_key(exchange.headers.get(b"idempotency-key"))
     write = Write.prepare(
         name, body.records, limits, node=body.node, idempotency_key=key, producer=body.producer, create=create,
         config=config,
@@ -223,15 +246,21 @@ def _decoded(exchange: Exchange) -> WriteBody:
     return wire.decode(_WRITE, exchange.body)
 
 
-def _may_configure(exchange: Exchange, name: str, body: WriteBody) -> bool:
+def _may_configure(exchange: Exchange, given: Typed) -> bool:
     """Whether a configuration may be used, should the topic be absent when its turn comes; 403 if it is absent now."""
-    if name in SYSTEM_TOPICS:
-        raise forbidden("only the server writes to this topic", {"topic": name})
+    name = given.name
+    not_the_servers_alone(name)
     if exchange.key is None or ADMIN in exchange.key.scopes:
         return True
-    if body.config is not None and name not in exchange.core.names:
+    if given.config is not None and name not in exchange.core.names:
         raise forbidden("creating a topic with a configuration needs the scope admin", {"topic": name})
     return False
+
+
+def not_the_servers_alone(name: str) -> None:
+    """403 for topics that no client writes [A-14]."""
+    if name in SYSTEM_TOPICS:
+        raise forbidden("only the server writes to this topic", {"topic": name})
 
 
 def _header_key(value: bytes | None) -> str | None:
@@ -254,42 +283,45 @@ def _of_events(body: bytes, *, batch: bool) -> WriteBody:
 
 def _append(exchange: Exchange, write: Write) -> None:
     exchange.body_done()
-    # Taken now: when the disk is slow and the client left, the app may have let go of its engine by the answer.
-    core = exchange.core
-    clock = exchange.app.clock
-    began_ns = clock.monotonic_ns()
-    staged_ns = 0
 
-    def done(outcome: AppendResult | Exception) -> None:
+    def done(outcome: AppendResult | Exception, timing: bytes) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
             return
-        now_ns = clock.monotonic_ns()
-        body = _answer(exchange, write.name, outcome)
-        if outcome.deduped:
-            timing = b""
-        else:
-            enqueued_ns = staged_ns or now_ns
-            topic = core.names.get(write.name)
-            is_synced = topic is not None and topic.config.durability == "fsync"
-            wait_ms = (now_ns - enqueued_ns) / 1e6 if is_synced else 0.0
-            timing = b',"wal_append_ms":%.3f,"fsync_ms":%.3f' % ((enqueued_ns - began_ns) / 1e6, wait_ms)
-        total_ms = (now_ns - exchange.started_ns) / 1e6
-        exchange.reply(201 if outcome.created else 200, wire.timed(body, total_ms, timing))
+        seqs = b""
+        if not exchange.query or wire.flag(exchange.params(), "return_seqs", True):
+            seqs = b'"seqs":%b,' % listed(outcome)
+        body = b"{%b}" % told(write.name, outcome, seqs)
+        exchange.reply(201 if outcome.created else 200, wire.timed(body, exchange.elapsed_ms(), timing))
 
-    appending.append(core, write, done)
+    # The engine is taken now: when the disk is slow and the client left, the app may have let go of it by the answer.
+    append(exchange.core, exchange.app.clock, write, done)
+
+
+def append(core: Core, clock: Clock, write: Write, done: Callable[[AppendResult | Exception, bytes], None]) -> None:
+    """Stage a write; `done` is given the outcome and the log's part of the performance block."""
+    began_ns = clock.monotonic_ns()
+    staged_ns = 0
+
+    def decided(outcome: AppendResult | Exception) -> None:
+        if isinstance(outcome, Exception) or outcome.deduped:
+            done(outcome, b"")
+            return
+        now_ns = clock.monotonic_ns()
+        enqueued_ns = staged_ns or now_ns
+        topic = core.names.get(write.name)
+        is_synced = topic is not None and topic.config.durability == "fsync"
+        wait_ms = (now_ns - enqueued_ns) / 1e6 if is_synced else 0.0
+        done(outcome, b',"wal_append_ms":%.3f,"fsync_ms":%.3f' % ((enqueued_ns - began_ns) / 1e6, wait_ms))
+
+    appending.append(core, write, decided)
     staged_ns = clock.monotonic_ns()
 
 
-def _answer(exchange: Exchange, name: str, result: AppendResult) -> bytes:
+def told(name: str, result: AppendResult, seqs: bytes) -> bytes:
+    """The members of what a write answers [WR-3]; `seqs` is the member of that name, or nothing."""
     first, last = result.first_seq, result.last_seq
-    seqs = b""
-    if not exchange.query or wire.flag(exchange.params(), "return_seqs", True):
-        seqs = b'"seqs":null,'
-        if first is not None and last is not None:
-            listed = b"%d" % first if first == last else ",".join(map(str, range(first, last + 1))).encode()
-            seqs = b'"seqs":[%b],' % listed
-    return b'{"topic":"%b","first_seq":%b,"last_seq":%b,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b}' % (
+    return b'"topic":"%b","first_seq":%b,"last_seq":%b,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b' % (
         name.encode(),
         b"null" if first is None else b"%d" % first,
         b"null" if last is None else b"%d" % last,
@@ -299,6 +331,14 @@ def _answer(exchange: Exchange, name: str, result: AppendResult) -> bytes:
         b"true" if result.created else b"false",
         b"true" if result.deduped else b"false",
     )
+
+
+def listed(result: AppendResult) -> bytes:
+    """The seqs of a write as a JSON array; null for an older write of a producer."""
+    first, last = result.first_seq, result.last_seq
+    if first is None or last is None:
+        return b"null"
+    return b"[%d]" % first if first == last else b"[%b]" % ",".join(map(str, range(first, last + 1))).encode()
 
 
 # -- diff ------------------------------------------------------------------------------------------------------------

@@ -104,6 +104,14 @@ def typed_config(config: TopicConfig | Mapping[str, object], name: str) -> tuple
     return TopicConfig.parse({**config, "dead_letter": None}), fault
 
 
+def is_staged_at_once(core: Core, write: Write) -> bool:
+    """Whether a write given to `append` now is staged, or refused, when that returns."""
+    topic = core.names.get(write.name)
+    if topic is None or topic.line or topic.framing or write.name in core.gates:
+        return False
+    return core.frames_aside_bytes is None or write.prepared.total < core.frames_aside_bytes
+
+
 def append(core: Core, write: Write, done: Outcome, *, created: bool = False) -> None:
     """Append, and answer with an `AppendResult` once it is visible [DUR-1]."""
     if core.closing:

@@ -36,6 +36,10 @@ _RUN_RECORDS: Final = 128
 _TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+class IllTyped(CallerError):
+    """What was given is no record: a payload that is not JSON, or a member of a wrong type [API-11]."""
+
+
 class ParsedRecord(NewRecord, frozen=True):
     """A record of a JSON text that was decoded whole and is valid UTF-8: its payloads need no second look."""
 
@@ -247,7 +251,7 @@ def _one(
     if meta_text == b"null":
         meta_text = None
     if meta_text is not None and not meta_text.startswith(b"{"):
-        raise CallerError(f"{where}.meta must be an object")
+        raise IllTyped(f"{where}.meta must be an object")
     size = len(data) + (0 if meta_text is None else len(meta_text))
     if size > limits.max_record_bytes:
         raise _too_large(where, size, limits.max_record_bytes)
@@ -275,7 +279,7 @@ def _text(where: str, value: Any) -> bytes:
     try:
         return envelope.canonical(bytes(value)) if isinstance(value, _RAW) else envelope.encode_value(value)
     except (ValueError, TypeError) as error:
-        raise CallerError(f"{where} is not JSON: {error}") from error
+        raise IllTyped(f"{where} is not JSON: {error}") from error
 
 
 def _members_fit(meta: bytes, limits: Limits) -> bool:

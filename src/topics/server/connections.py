@@ -4,6 +4,7 @@ A connection is a `_Front`, which hands its events to the protocol that is spoke
 
     TLS, and the client chose      h2 or http/1.1, by ALPN
     otherwise                      HTTP/2 once its preface is here, HTTP/1.1 from the first byte that differs from it
+    after an upgrade               WebSocket
 
 Event loop only.
 """
@@ -167,7 +168,8 @@ class _Front(asyncio.Protocol):
         self._is_encrypted = encryption is not None
         chosen = None if encryption is None else encryption.selected_alpn_protocol()
         # Until the protocol is known it is HTTP/1.1 whose deadline runs.
-        self._spoken = spoken = Http2(home, transport) if chosen == "h2" else Http1(home, transport)
+        spoken = Http2(home, transport) if chosen == "h2" else Http1(home, transport, self._hand_over)
+        self._spoken = spoken
         self._opening = b"" if chosen is None else None
         if home.most and len(home.open) - home.turned_away > home.most:
             self._turn_away(transport, spoken)
@@ -204,6 +206,10 @@ class _Front(asyncio.Protocol):
             self._opening = None
             self._spoken = Http2(self._home, self._transport)
         return seen
+
+    def _hand_over(self, successor: Spoken) -> None:
+        """Another protocol is spoken from now on."""
+        self._spoken = successor
 
     def eof_received(self) -> bool:
         keep = self._spoken is not None and self._spoken.eof_received()

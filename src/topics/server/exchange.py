@@ -21,14 +21,19 @@ from topics.server.failure import Failure
 from topics.server.inbound import Unpacking, Utf8
 
 if TYPE_CHECKING:
+    import asyncio
+
     from topics.engine.core import Core
     from topics.server.app import App
+    from topics.server.connections import Connections, Spoken
     from topics.server.keys import Key
     from topics.server.routes import Match
 
 log = logging.getLogger("topics.server")
 
 Headers = tuple[tuple[bytes, bytes], ...]
+Successor = Callable[["Connections", "asyncio.Transport"], "Spoken"]
+"""Makes the protocol that follows HTTP on a connection."""
 
 KEPT_OPEN_BYTES: Final = 64 << 10
 """A refused request whose body is at most this long is read to its end, so that the connection can be kept."""
@@ -63,6 +68,10 @@ class Carrier(Protocol):
 
         False: a part of it waits for the client. The carrier calls `release` of the exchange when it has gone.
         """
+        ...
+
+    def switch(self, headers: Headers, make: Successor) -> None:
+        """Instead of `send`: 101, and the connection is another protocol's from its next byte on."""
         ...
 
     def stream(self, headers: Headers, content_type: bytes, listener: Listener) -> Outlet:
@@ -343,6 +352,14 @@ class Exchange:
         outlet = self._carrier.stream(_merged(headers, self.cors), content_type, listener)
         self.release()
         return outlet
+
+    def switch(self, headers: Headers, make: Successor) -> None:
+        """Leave HTTP; the route has seen that the request may [WS-1]."""
+        assert not self.answered
+        self.answered = True
+        self._finish()
+        self._carrier.switch(_merged(headers, self.cors), make)
+        self.release()
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error; one that nobody foresaw is logged."""

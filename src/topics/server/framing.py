@@ -180,6 +180,8 @@ class HeadReader:
         if length != 0 or not is_plain or not self.keep_alive:
             self._parser = None  # it waits for a body that it will not see, or for nothing any more
         self.keep_alive = self.keep_alive and is_11
+        if not is_11:
+            headers.pop(b"upgrade", None)  # it means nothing there (RFC 9110 §7.8)
         return Head(method, _origin_form(method, target), headers, length, expects)
 
 

@@ -6,6 +6,7 @@
     busy      a request is being executed                    its answer
     stream    the answer goes on; input is discarded         its end, or the client's
     ending    the last answer is out; input is discarded     the client's end, or a second without one
+    leaving   101 is out                                     what follows is another protocol's
 
     data_received ─▶ framing ─▶ one Exchange at a time ─▶ transport.write
 
@@ -19,15 +20,16 @@ Deadlines are looked at once a second by `Connections`; there is no timer per re
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet
+from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet, Successor
 from topics.server.failure import SHUTTING_DOWN, Failure
 from topics.server.framing import ChunkReader, HeadReader, Malformed
 
 if TYPE_CHECKING:
-    from topics.server.connections import Connections
+    from topics.server.connections import Connections, Spoken
 
 OUTPUT_HIGH: Final = 1 << 20
 INPUT_HIGH: Final = 64 << 10
@@ -50,6 +52,7 @@ _BODY: Final = "body"
 _BUSY: Final = "busy"
 _STREAM: Final = "stream"
 _ENDING: Final = "ending"
+_LEAVING: Final = "leaving"
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -89,10 +92,13 @@ class _Body:
 class Http1:
     """One connection, and the carrier of its exchanges, of which there is at most one."""
 
-    def __init__(self, home: Connections, transport: asyncio.Transport) -> None:
+    def __init__(self, home: Connections, transport: asyncio.Transport, hand_over: Callable[[Spoken], None]) -> None:
         self._home = home
         self._app = home.app
         self._transport = transport
+        self._hand_over = hand_over
+        """Of the connection: another protocol takes it on."""
+        self._successor: Successor | None = None
         self._state = _HEAD
         self._heads = HeadReader()
         self._head: Head | None = None
@@ -254,6 +260,9 @@ class Http1:
             self._is_pumping = False
         if self._state is _ENDING or self._state is _STREAM:
             return
+        if self._state is _LEAVING:
+            self._leave(data[at:])
+            return
         if at < size:
             self._put_by(data[at:] if at else data)
         if self._state is not _BUSY and not self._full:
@@ -386,6 +395,29 @@ class Http1:
         self._stream = None
         if self._state is _STREAM:
             self._end()
+
+    def switch(self, headers: Headers, make: Successor) -> None:
+        """The exchange leaves HTTP: this is the last thing said in it."""
+        self._exchange = None
+        lines = [b"HTTP/1.1 101 Switching Protocols", self._home.common_lines()]
+        lines += [b"%b: %b" % pair for pair in headers]
+        if not self._transport.is_closing():
+            self._transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
+        self._state = _LEAVING
+        self._successor = make
+
+    def _leave(self, rest: bytes) -> None:
+        """What came behind the request is the successor's [WS-1], the client's end as well."""
+        assert self._successor is not None
+        self._heads.close()
+        if self._paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+        successor = self._successor(self._home, self._transport)
+        self._hand_over(successor)
+        if rest:
+            successor.data_received(rest)
+        if self._eof and not successor.eof_received():
+            self._transport.close()
 
     def _may_go_on(self) -> bool:
         """Whether more requests can come."""

@@ -37,7 +37,7 @@ from h2.settings import SettingCodes, Settings
 from hpack.exceptions import HPACKError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
-from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet
+from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet, Successor
 from topics.server.failure import Failure, Refused
 from topics.server.framing import FIELDS, HEAD_BYTES, HEAD_TOO_LARGE, HOST
 from topics.server.http1 import (
@@ -132,6 +132,10 @@ class _Stream:
         """The exchange answers with a body that goes on."""
         self._connection.begin_stream(self, headers, content_type, listener)
         return _Body(self._connection, self)
+
+    def switch(self, headers: Headers, make: Successor) -> None:
+        """There is no way from here [API-26]; fields that would ask for one are refused long before."""
+        raise AssertionError("a stream cannot be upgraded")
 
     def takes_more(self) -> bool:
         """Whether more of the body is welcome; it is not when there is no room for it."""

@@ -39,6 +39,11 @@ class Utf8:
             self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._decode(data, final=False)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether it cannot become valid any more."""
+        return self._is_bad
+
     def is_valid(self) -> bool:
         """Whether it was, now that it is complete."""
         if self._decoder is not None and not self._is_bad:

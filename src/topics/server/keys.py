@@ -96,6 +96,10 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def by_digest(self, digest: bytes) -> Key | None:
+        """A key as it is now: its rights may have changed since it was found."""
+        return next((key for key in self.keys if key.digest == digest), None)
+
     def find(self, token: bytes) -> Key | None:
         """The key of a token; takes the same time whichever it is, or none."""
         digest = hashlib.sha256(token).digest()

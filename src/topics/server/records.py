@@ -21,7 +21,17 @@ from topics.engine.append import Write
 from topics.engine.core import Core
 from topics.engine.records import ParsedRecord
 from topics.errors import EngineClosed
-from topics.model import SYSTEM_TOPICS, AppendResult, DeleteResult, Gap, Limits, Producer, ReadResult, is_system_name
+from topics.model import (
+    SYSTEM_TOPICS,
+    AppendResult,
+    DeleteResult,
+    Gap,
+    Limits,
+    Producer,
+    ReadResult,
+    check_u64,
+    is_system_name,
+)
 from topics.server import wire
 from topics.server.describe import PRODUCER, SELECTOR, U32, U64, about
 from topics.server.exchange import Exchange
@@ -196,7 +206,9 @@ def write(exchange: Exchange) -> None:
 def _prepared(exchange: Exchange) -> Write:
     """Everything about a write that needs no state but whether its topic exists [WR-1]."""
     limits = exchange.core.limits
-    given = typed(name_of(exchange), _decoded(exchange), limits)
+    given = typed(name_of(exchange), _decoded(exchange))
+    if given.body.producer is not None:
+        Producer.parse(given.body.producer, limits)
     configures = _may_configure(exchange, given)
     key = given.body.idempotency_key
     if key is None:
@@ -212,13 +224,14 @@ class Typed(NamedTuple):
     config: dict[str, Any] | None
 
 
-def typed(name: str, body: WriteBody, limits: Limits) -> Typed:
+def typed(name: str, body: WriteBody) -> Typed:
     """Look at the types that decoding left open; any thread."""
     config = None if body.config is None else members(body.config)
     if config is not None:
         appending.typed_config(config, name)
     if body.producer is not None:
-        Producer.parse(body.producer, limits)
+        check_u64(body.producer.epoch, "producer.epoch")
+        check_u64(body.producer.index, "producer.index")
     return Typed(name, body, config)
 
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from topics.server import ops, records, topics, watch, wire
+from topics.server import ops, records, topics, watch, websocket, wire
 from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
 from topics.server.keys import ADMIN, DELETE, READ, WRITE
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
@@ -111,7 +111,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         stream=True,
         token=True,
     ),
-    _row("GET", "/v0/ws", "", None, "WebSocket", stream=True),
+    _row("GET", "/v0/ws", "", websocket.upgrade, "WebSocket", stream=True),
     _row("POST", "/v0/txn/commit", WRITE, None, "commit a transaction", Body.JSON),
     _row("POST", "/v0/txn/abort", WRITE, None, "abort a transaction", Body.JSON),
     _row("GET", "/v0/txn/{id}", READ, None, "state of a transaction"),

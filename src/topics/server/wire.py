@@ -47,7 +47,7 @@ class ReadPerformance(Performance):
     records_scanned: Annotated[int, about("seqs examined, delivered and skipped", U64)]
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def decode(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
     """A body of a known shape; whatever is wrong with it is 400 [API-11]."""
     try:
         return decoder.decode(body)

@@ -1,0 +1,303 @@
+"""Commands of a WebSocket connection: decoded, executed and answered in order (03 §8.2) [WS-9 … WS-14, WS-19].
+
+    message ─▶ understood (decoded, prepared; aside if it is large) ─▶ executed ─▶ its place in line ─▶ reply
+
+A publish is staged when its turn comes and takes a place in the line of replies; several may wait for their commit
+together, and each is answered when those in front of it are. What changes subscriptions waits until the line is empty,
+so that its reply stands before the frames that follow from it. While much is in line no further command is taken.
+
+    what is wrong                                       reply
+    not a command of the right types [WS-14]            error `invalid_json`, `request_id` null
+    anything that is decided later                      error with its code and the command's `request_id`
+
+Event loop only, but for `_understood`, which may run aside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from topics.engine.append import Write, is_staged_at_once
+from topics.engine.core import Core
+from topics.engine.records import IllTyped
+from topics.errors import CallerError, TopicsError
+from topics.model import AppendResult, Limits
+from topics.server import failure, records, wire
+from topics.server.failure import Failure, Refused
+from topics.server.keys import ADMIN, WRITE
+from topics.server.records import ASIDE_BYTES, WriteBody
+
+if TYPE_CHECKING:
+    from topics.server.app import App
+    from topics.server.keys import Key
+
+log = logging.getLogger("topics.server")
+
+LINE: Final = 256
+"""Replies that may wait."""
+LINE_BYTES: Final = 4 << 20
+"""Of the commands they are for."""
+NULL: Final = Raw(b"null")
+INVALID: Final = "invalid_json"
+
+
+class Subscribe(msgspec.Struct, tag_field="op", tag="subscribe"):
+    """Follow topics."""
+
+    request_id: Raw = NULL
+
+
+class Unsubscribe(msgspec.Struct, tag_field="op", tag="unsubscribe"):
+    """Follow them no more."""
+
+    request_id: Raw = NULL
+    topic: str | UnsetType = UNSET
+    topics: list[str] | UnsetType = UNSET
+
+
+class Publish(WriteBody, tag_field="op", tag="publish", kw_only=True):
+    """Append records, as `POST /v0/topics/{topic}` does [WS-12]."""
+
+    topic: str
+    request_id: Raw = NULL
+    return_seqs: bool = True
+
+
+class Ping(msgspec.Struct, tag_field="op", tag="ping"):
+    """Is anybody there?"""
+
+    request_id: Raw = NULL
+
+
+Command = Subscribe | Unsubscribe | Publish | Ping
+_COMMAND: Final[msgspec.json.Decoder[Command]] = msgspec.json.Decoder(Command)
+
+
+class Understood(NamedTuple):
+    """A message on its way to being executed."""
+
+    id: bytes
+    command: Command | None = None
+    write: Write | None = None
+    """Of a publish."""
+    refusal: Failure | None = None
+
+
+class _Place:
+    """In the line of replies."""
+
+    __slots__ = ("reply", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.reply: bytes | None = None
+
+
+class Commands:
+    """Those of one connection. `send` takes a reply, `go_on` is told when there is room for more commands."""
+
+    def __init__(self, app: App, key: Key | None, send: Callable[[bytes], None], go_on: Callable[[], None]) -> None:
+        self._key = key
+        self._ring = app.keys
+        self.held = 0
+        """Bytes of a command that is being decoded."""
+        self._app = app
+        self._send = send
+        self._go_on = go_on
+        self._line: deque[_Place] = deque()
+        self._line_bytes = 0
+        self._is_busy = False
+        """A command is being decoded, or waits for the line to be empty: none behind it may begin."""
+        self._alone: Callable[[], None] | None = None
+        """What waits for the line to be empty."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next command may begin."""
+        return not self._is_busy and len(self._line) < LINE and self._line_bytes < LINE_BYTES
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was taken is answered."""
+        return not self._is_busy and not self._line
+
+    # -- taking a message --------------------------------------------------------------------------------------------
+
+    def take(self, message: bytes | bytearray) -> None:
+        """A text message; only while `is_ready`."""
+        core, key = self._core(), self._rights()
+        started_ns = self._app.clock.monotonic_ns()
+        if len(message) <= ASIDE_BYTES:
+            try:
+                asked = _understood(message, key, core.limits)
+            except Exception as error:  # noqa: BLE001 - whatever a command meets, the connection goes on
+                asked = Understood(b"null", refusal=_unexpected(error))
+            self._execute(asked, len(message), started_ns)
+            return
+        found: list[Understood] = []
+        self._is_busy = True
+        self.held = size = len(message)
+
+        def done(error: BaseException | None) -> None:
+            self._is_busy = False
+            self.held = 0
+            asked = found[0] if error is None else Understood(b"null", refusal=_unexpected(error))
+            self._execute(asked, size, started_ns)
+            self._go_on()
+
+        core.owner.aside("decode", lambda: found.append(_understood(message, key, core.limits)), done)
+
+    def _rights(self) -> Key | None:
+        """The connection's key as it is now: its scopes and prefixes may have changed [KEY-4]."""
+        if self._ring is not self._app.keys:
+            self._ring = self._app.keys
+            if self._key is not None:
+                # One that is gone ends the connection; until it has, nothing is permitted that was not.
+                self._key = self._ring.by_digest(self._key.digest) or self._key
+        return self._key
+
+    def take_binary(self) -> None:
+        """A message that is no text [WS-4]."""
+        self._answer(error_frame("unsupported_message", "messages are JSON texts; this one is binary"), 0)
+
+    def _core(self) -> Core:
+        assert self._app.engine is not None
+        return self._app.engine.core
+
+    def _execute(self, asked: Understood, size: int, started_ns: int) -> None:
+        if asked.refusal is not None:
+            self._answer(self._refusal(asked.id, asked.refusal), size)
+        elif self._app.engine is None:
+            self._answer(self._refusal(asked.id, failure.SHUTTING_DOWN), size)
+        elif asked.write is not None:
+            assert isinstance(asked.command, Publish)
+            self._publish(asked.id, asked.write, asked.command.return_seqs, size, started_ns)
+        elif isinstance(asked.command, Ping):
+            self._answer(b'{"op":"pong","request_id":%b}' % asked.id, size)
+
+    def _refusal(self, id: bytes, why: Failure) -> bytes:
+        return error_frame(why.code, why.message, id)
+
+    # -- publish -----------------------------------------------------------------------------------------------------
+
+    def _publish(self, id: bytes, write: Write, return_seqs: bool, size: int, started_ns: int) -> None:
+        place = self._place(size)
+        core, clock = self._core(), self._app.clock
+        # What cannot be staged at once must not be overtaken [WS-19]: then it is waited for.
+        holds_up = self._is_busy = not is_staged_at_once(core, write)
+
+        def done(outcome: AppendResult | Exception, timing: bytes) -> None:
+            self._is_busy = self._is_busy and not holds_up
+            if isinstance(outcome, Exception):
+                self._settle(place, self._refusal(id, _of(outcome)))
+                return
+            seqs = records.listed(outcome) if return_seqs else b"null"
+            body = b'{"op":"ack","request_id":%b,%b}' % (id, records.told(write.name, outcome, b'"seqs":%b,' % seqs))
+            total_ms = (clock.monotonic_ns() - started_ns) / 1e6
+            self._settle(place, wire.timed(body, total_ms, timing))
+
+        try:
+            records.append(core, clock, write, done)
+        except Exception as error:  # noqa: BLE001 - whatever a command meets, the connection goes on
+            self._is_busy = self._is_busy and not holds_up
+            self._settle(place, self._refusal(id, _unexpected(error)))
+
+    # -- replies, in order -------------------------------------------------------------------------------------------
+
+    def _answer(self, reply: bytes, size: int) -> None:
+        """Reply as soon as those in front have been replied to."""
+        if self._line:
+            self._settle(self._place(size), reply)
+        else:
+            self._send(reply)
+
+    def _place(self, size: int) -> _Place:
+        place = _Place(size)
+        self._line.append(place)
+        self._line_bytes += size
+        return place
+
+    def _settle(self, place: _Place, reply: bytes) -> None:
+        place.reply = reply
+        line = self._line
+        if line[0] is not place:
+            return
+        while line and line[0].reply is not None:
+            first = line.popleft()
+            assert first.reply is not None
+            self._line_bytes -= first.size
+            self._send(first.reply)
+        if not line and self._alone is not None:
+            alone, self._alone = self._alone, None
+            alone()
+        self._go_on()
+
+
+def error_frame(code: str, message: str, id: bytes | None = None) -> bytes:
+    """`error`; `id` for replies only (03 §8.3)."""
+    told = b"" if id is None else b'"request_id":%b,' % id
+    return b'{"op":"error",%b"code":%b,"message":%b}' % (told, wire.encode(code), wire.encode(message))
+
+
+# -- understanding ---------------------------------------------------------------------------------------------------
+
+
+def _understood(message: bytes | bytearray, key: Key | None, limits: Limits) -> Understood:
+    """Decode a message and prepare what it asks for, as far as that needs no state; any thread."""
+    try:
+        command = wire.decode(_COMMAND, message)
+        id = _compact(command.request_id)
+        given = _typed(command)
+    except (Refused, CallerError) as error:
+        why = failure.of(error)
+        return Understood(b"null", refusal=why._replace(code=INVALID))
+    try:
+        if given is None:
+            return Understood(id, command)
+        _may_publish(key, given)
+        write = records.prepared(given, limits, given.body.idempotency_key, configures=True)
+    except IllTyped as error:
+        return Understood(b"null", refusal=failure.of(error)._replace(code=INVALID))
+    except (Refused, TopicsError) as error:
+        return Understood(id, refusal=failure.of(error))
+    return Understood(id, command, write)
+
+
+def _typed(command: Command) -> records.Typed | None:
+    """Look at the types that decoding left open."""
+    return records.typed(command.topic, command) if isinstance(command, Publish) else None
+
+
+def _compact(id: Raw) -> bytes:
+    """As it goes back: in frames nothing stands between tokens [API-14]."""
+    text = bytes(id)
+    if b" " in text or b"\n" in text or b"\t" in text or b"\r" in text:
+        return msgspec.json.format(text, indent=-1)
+    return text
+
+
+def _may_publish(key: Key | None, given: records.Typed) -> None:
+    """Scope, prefix, and admin for a configuration, whether or not the topic exists [WS-12]."""
+    if key is not None:
+        if WRITE not in key.scopes:
+            raise failure.forbidden("publish needs a key with the scope write")
+        if not key.permits(given.name):
+            raise failure.forbidden("the key does not permit this name")
+        if given.config is not None and ADMIN not in key.scopes:
+            raise failure.forbidden("publishing with a configuration needs the scope admin")
+    records.not_the_servers_alone(given.name)
+
+
+def _of(error: BaseException) -> Failure:
+    return failure.of(error) if isinstance(error, (Refused, TopicsError)) else _unexpected(error)
+
+
+def _unexpected(error: BaseException) -> Failure:
+    log.error("WebSocket: an unexpected error", exc_info=error)
+    return failure.of(error)

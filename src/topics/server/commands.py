@@ -18,20 +18,26 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
+from topics.engine import read as reading
 from topics.engine.append import Write, is_staged_at_once
 from topics.engine.core import Core
 from topics.engine.records import IllTyped
+from topics.engine.topic import Topic
+from topics.engine.watch import Feed, Instance
 from topics.errors import CallerError, TopicsError
 from topics.model import AppendResult, Limits
 from topics.server import failure, records, wire
 from topics.server.failure import Failure, Refused
 from topics.server.keys import ADMIN, WRITE
 from topics.server.records import ASIDE_BYTES, WriteBody
+from topics.server.subscriptions import NULL, Subscribe, Unsubscribe, Wanted, followed, wanted
+from topics.server.watch import WatchedTopic
 
 if TYPE_CHECKING:
     from topics.server.app import App
@@ -43,22 +49,7 @@ LINE: Final = 256
 """Replies that may wait."""
 LINE_BYTES: Final = 4 << 20
 """Of the commands they are for."""
-NULL: Final = Raw(b"null")
 INVALID: Final = "invalid_json"
-
-
-class Subscribe(msgspec.Struct, tag_field="op", tag="subscribe"):
-    """Follow topics."""
-
-    request_id: Raw = NULL
-
-
-class Unsubscribe(msgspec.Struct, tag_field="op", tag="unsubscribe"):
-    """Follow them no more."""
-
-    request_id: Raw = NULL
-    topic: str | UnsetType = UNSET
-    topics: list[str] | UnsetType = UNSET
 
 
 class Publish(WriteBody, tag_field="op", tag="publish", kw_only=True):
@@ -84,8 +75,8 @@ class Understood(NamedTuple):
 
     id: bytes
     command: Command | None = None
-    write: Write | None = None
-    """Of a publish."""
+    ready: Write | Wanted | None = None
+    """What a publish or a subscribe comes to."""
     refusal: Failure | None = None
 
 
@@ -102,8 +93,11 @@ class _Place:
 class Commands:
     """Those of one connection. `send` takes a reply, `go_on` is told when there is room for more commands."""
 
-    def __init__(self, app: App, key: Key | None, send: Callable[[bytes], None], go_on: Callable[[], None]) -> None:
+    def __init__(
+        self, app: App, key: Key | None, feed: Feed, send: Callable[[bytes], None], go_on: Callable[[], None]
+    ) -> None:
         self._key = key
+        self._feed = feed
         self._ring = app.keys
         self.held = 0
         """Bytes of a command that is being decoded."""
@@ -175,11 +169,16 @@ class Commands:
             self._answer(self._refusal(asked.id, asked.refusal), size)
         elif self._app.engine is None:
             self._answer(self._refusal(asked.id, failure.SHUTTING_DOWN), size)
-        elif asked.write is not None:
-            assert isinstance(asked.command, Publish)
-            self._publish(asked.id, asked.write, asked.command.return_seqs, size, started_ns)
+        elif isinstance(asked.command, Publish):
+            assert isinstance(asked.ready, Write)
+            self._publish(asked.id, asked.ready, asked.command.return_seqs, size, started_ns)
         elif isinstance(asked.command, Ping):
             self._answer(b'{"op":"pong","request_id":%b}' % asked.id, size)
+        elif isinstance(asked.ready, Wanted):
+            self._when_alone(partial(self._subscribe, asked.id, asked.ready))
+        else:
+            assert isinstance(asked.command, Unsubscribe)
+            self._when_alone(partial(self._unsubscribe, asked.id, asked.command.names()))
 
     def _refusal(self, id: bytes, why: Failure) -> bytes:
         return error_frame(why.code, why.message, id)
@@ -207,6 +206,56 @@ class Commands:
         except Exception as error:  # noqa: BLE001 - whatever a command meets, the connection goes on
             self._is_busy = self._is_busy and not holds_up
             self._settle(place, self._refusal(id, _unexpected(error)))
+
+    # -- subscriptions -----------------------------------------------------------------------------------------------
+
+    def _when_alone(self, call: Callable[[], None]) -> None:
+        """Do it when all that came before is answered; nothing behind it begins meanwhile."""
+        if self._line:
+            self._is_busy = True
+            self._alone = call
+        else:
+            call()
+
+    def _subscribe(self, id: bytes, asked: Wanted) -> None:
+        """Look the topics up, and again when their retention is applied [TTL-3]."""
+        core, most = self._core(), self._app.settings.max_watch_topics
+        self._is_busy = True
+
+        def refuse(error: BaseException) -> None:
+            self._is_busy = False
+            self._send(self._refusal(id, _of(error)))
+            self._go_on()
+
+        def look(then: Callable[[dict[str, Topic]], None]) -> None:
+            try:
+                found = followed(core, asked, self._feed.followers, most)
+            except (Refused, TopicsError) as error:
+                refuse(error)
+            else:
+                then(found)
+
+        def refresh(found: dict[str, Topic]) -> None:
+            reading.refresh(core, list(found.values()), lambda: look(partial(self._follow, id, asked)), refuse)
+
+        look(refresh)
+
+    def _follow(self, id: bytes, asked: Wanted, found: dict[str, Topic]) -> None:
+        """Reply, then begin: what is delivered comes behind the reply [WS-11]."""
+        told = {}
+        for name, topic in found.items():
+            start = asked.starts[name]
+            told[name] = WatchedTopic(topic.head if start.tail else start.from_seq, topic.head, topic.earliest_seq)
+        self._is_busy = False
+        self._send(b'{"op":"subscribed","request_id":%b,"topics":%b}' % (id, wire.encode(told)))
+        for name, topic in found.items():
+            self._feed.follow(name, told[name].from_seq, asked.view, Instance(topic.id, topic.epoch))
+        self._go_on()
+
+    def _unsubscribe(self, id: bytes, names: list[str]) -> None:
+        self._is_busy = False
+        self._feed.leave(names)
+        self._send(b'{"op":"unsubscribed","request_id":%b,"topics":%b}' % (id, wire.encode(names)))
 
     # -- replies, in order -------------------------------------------------------------------------------------------
 
@@ -255,22 +304,24 @@ def _understood(message: bytes | bytearray, key: Key | None, limits: Limits) -> 
         id = _compact(command.request_id)
         given = _typed(command)
     except (Refused, CallerError) as error:
-        why = failure.of(error)
-        return Understood(b"null", refusal=why._replace(code=INVALID))
+        return Understood(b"null", refusal=failure.of(error)._replace(code=INVALID))
     try:
+        if isinstance(command, Subscribe):
+            return Understood(id, command, wanted(command, key, limits))
         if given is None:
             return Understood(id, command)
         _may_publish(key, given)
-        write = records.prepared(given, limits, given.body.idempotency_key, configures=True)
+        return Understood(id, command, records.prepared(given, limits, given.body.idempotency_key, configures=True))
     except IllTyped as error:
         return Understood(b"null", refusal=failure.of(error)._replace(code=INVALID))
     except (Refused, TopicsError) as error:
         return Understood(id, refusal=failure.of(error))
-    return Understood(id, command, write)
 
 
 def _typed(command: Command) -> records.Typed | None:
-    """Look at the types that decoding left open."""
+    """Look at the types and ranges that decoding left open; of a publish, what it says."""
+    if isinstance(command, Subscribe):
+        command.check()
     return records.typed(command.topic, command) if isinstance(command, Publish) else None
 
 

@@ -1,6 +1,7 @@
 """One WebSocket connection: bytes, bounds and deadlines (03 §8.1) [WS-1 … WS-8, WS-19].
 
-    data_received ─▶ messages ─▶ commands ─▶ replies ─▶ transport.write
+    data_received ─▶ messages ─▶ commands ─▶ replies ─┐
+                       engine.watch ─▶ deliveries ────┴▶ transport.write
 
     state      means                                              leaves it by
     open       commands are taken, frames are sent                the client's close, or a reason of ours
@@ -18,11 +19,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from topics.server import messages
+from topics.engine.watch import Batch, Feed, Follower, Framing
+from topics.server import failure, messages
 from topics.server.commands import Commands, error_frame
 from topics.server.exchange import Exchange
 from topics.server.failure import Refused
 from topics.server.messages import BINARY, CLOSE, PING, TEXT, MessageReader, Violation
+from topics.server.subscriptions import FRAMING
 
 if TYPE_CHECKING:
     from topics.server.app import App
@@ -47,6 +50,7 @@ _OPEN: Final = "open"
 _PARTING: Final = "parting"
 _CLOSING: Final = "closing"
 _OVER: Final = "over"
+_SHARED: Final = "ws"
 
 
 def upgrade(exchange: Exchange) -> None:
@@ -65,13 +69,18 @@ def upgrade(exchange: Exchange) -> None:
 class WebSocket:
     """One connection. It holds a slot of its key until it is over [WS-3]."""
 
+    framing: Framing = FRAMING
     _transport: asyncio.Transport
 
     def __init__(self, app: App, key: Key | None) -> None:
+        assert app.engine is not None
+        self.is_full = False
+        """Output is above the mark."""
+        self._feed = Feed(app.engine.core, self)
         self._app = app
         self._state = _OPEN
         self._reader = MessageReader(app.settings.max_body_bytes)
-        self._commands = Commands(app, key, self._send, self._go_on)
+        self._commands = Commands(app, key, self._feed, self._send, self._go_on)
         self._input = b""
         """Received, waiting for its turn."""
         self._counted = 0
@@ -88,7 +97,6 @@ class WebSocket:
         """Of parting and closing."""
         self._heard_ns = self._sent_at_ns = app.clock.monotonic_ns()
         self._pinged_ns: int | None = None
-        self.is_full = False
         self._written = self._sent = 0
 
     def begin(self, home: Connections, transport: asyncio.Transport) -> WebSocket:
@@ -129,6 +137,7 @@ class WebSocket:
     def resume_writing(self) -> None:
         """The client has read on."""
         self.is_full = False
+        self._feed.room()
         self._go_on()
 
     def drain(self) -> None:
@@ -260,6 +269,27 @@ class WebSocket:
         if self._state is _OPEN or self._state is _PARTING:
             self._write(messages.framed(message))
 
+    def put(self, frame: bytes) -> None:
+        """A delivery frame [WS-15]."""
+        if self._state is _OPEN:
+            self._write(frame)
+
+    def push(self, follower: Follower, batch: Batch, now_ns: int) -> None:
+        """Records that others get as well: all of their bytes are shared [A-12]."""
+        whole = batch.made.get(_SHARED)
+        if whole is None:
+            reached = FRAMING.caught_up(batch.name, batch.head) if batch.is_last else b""
+            whole = batch.made[_SHARED] = FRAMING.record(batch) + reached
+        self._write(whole)
+
+    def over(self) -> None:
+        """The last subscription ended; there may be more to come."""
+
+    def broken(self, error: Exception) -> None:
+        """What comes next cannot be read: the client may try again from where it is."""
+        why = failure.of(error)
+        self._part(why.code, why.message, messages.UNEXPECTED)
+
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._written += len(data)
@@ -273,6 +303,7 @@ class WebSocket:
             self._leave(messages.framed(error_frame(code, why)), messages.closing(status, why))
 
     def _leave(self, last: bytes, close: bytes) -> None:
+        self._feed.close()
         self._state = _PARTING
         self._farewell = last, close
         self._deadline_ns = self._app.clock.monotonic_ns() + PARTING_NS
@@ -289,6 +320,7 @@ class WebSocket:
 
     def _say_farewell(self) -> None:
         """The last frames; then the client has a second to answer, or ten to take them if it has closed already."""
+        self._feed.close()
         self._state = _CLOSING
         self._deadline_ns = self._app.clock.monotonic_ns() + (PARTING_NS if self._is_heard_out else CLOSING_NS)
         for one in self._farewell:
@@ -322,5 +354,6 @@ class WebSocket:
         """Nothing is said or heard any more; again is fine."""
         if self._state is not _OVER:
             self._state = _OVER
+            self._feed.close()
             self._drop_input()
             self._app.streams.leave(self)

@@ -175,8 +175,9 @@ class WebSocket:
 
     def _check_pulse(self, now_ns: int) -> None:
         """Ping after 20 s of silence, close after 20 more [WS-19]. Whatever comes is a sign of life."""
-        if self._is_paused:
-            self._heard_ns, self._pinged_ns = now_ns, None  # the silence is ours
+        if self._is_paused or self._transport.get_write_buffer_size():
+            # The silence is ours, or a ping would have to wait: then there is the deadline of output.
+            self._heard_ns, self._pinged_ns = now_ns, None
         elif self._pinged_ns is not None:
             if now_ns - self._pinged_ns >= PONG_NS:
                 self._close(messages.UNEXPECTED, "no pong came within 20 s")

@@ -274,7 +274,7 @@ def _route_section(route: routes.Route, told: dict[str, Any]) -> str:
         parts.append(f"\nBody: {_contents(told['requestBody'])}{optional}.\n")
     for status in openapi.operation_of(route).statuses:
         answer = told["responses"][str(status)]
-        parts.append(f"\n{status}: {answer['description']} {_contents(answer)}\n")
+        parts.append(f"\n{status}: {answer['description']} {_contents(answer)}".rstrip() + "\n")
     refusals = openapi.refusals_of(route).items()
     own = [f"{status} {_either(codes)}" for status, codes in refusals if status not in openapi.ALWAYS]
     if own:
@@ -287,7 +287,7 @@ def _either(codes: Sequence[str]) -> str:
 
 
 def _contents(told: dict[str, Any]) -> str:
-    return ", ".join(f"{_type(one['schema'])} as `{media}`" for media, one in told["content"].items())
+    return ", ".join(f"{_type(one['schema'])} as `{media}`" for media, one in told.get("content", {}).items())
 
 
 def _members_table(schema: dict[str, Any]) -> str:

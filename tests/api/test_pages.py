@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.kit import running
 from tests.api.process import WAIT_S, served
 from tests.tidy import checks
 
@@ -35,3 +36,14 @@ def answers(block: str, url: str) -> list[str]:
     result = subprocess.run(["sh", "-ec", strict + script], capture_output=True, text=True, check=True, timeout=WAIT_S)
     assert url in script
     return result.stdout.splitlines()
+
+
+def test_the_program_of_the_websocket_page_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """[U-41]"""
+    page = (checks.ROOT / "docs/guides/websocket.md").read_text(encoding="utf-8")
+    (program,) = [block.text for block in checks.blocks(page) if block.language == "python"]
+    with running(tmp_path) as one:
+        address = f"ws://{one.host}:{one.port}"
+        assert "ws://127.0.0.1:4000" in program
+        exec(compile(program.replace("ws://127.0.0.1:4000", address), "websocket.md", "exec"), {})
+    assert capsys.readouterr().out == "[1]\n1 {'kg': 8}\n"

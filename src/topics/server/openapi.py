@@ -95,7 +95,8 @@ class Operation(NamedTuple):
     """What a row of the route table does not say."""
 
     id: str
-    answer: type
+    answer: type | None
+    """None: it has no body."""
     statuses: Mapping[int, str] = {200: "Done."}
     refusals: tuple[str, ...] = ()
     """Codes of its own."""
@@ -172,6 +173,14 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         parameters=(
             Parameter("Last-Event-ID", {"type": "string"}, "`id` of the last frame received: resume there", "header"),
             Parameter("token", {"type": "string"}, "the key, for clients that cannot send headers"),
+        ),
+    ),
+    ("GET", "/v0/ws"): Operation(
+        "websocket", None, {101: "From here on the connection speaks WebSocket: commands and frames are JSON texts."},
+        parameters=(
+            Parameter("Upgrade", {"type": "string", "enum": ["websocket"]}, "and `Connection: Upgrade`", "header"),
+            Parameter("Sec-WebSocket-Version", {"type": "string", "enum": ["13"]}, "RFC 6455", "header"),
+            Parameter("Sec-WebSocket-Key", {"type": "string"}, "16 bytes in base64", "header"),
         ),
     ),
     ("POST", "/v0/checkpoint"): Operation("checkpoint", ops.CheckpointAnswer),
@@ -305,6 +314,8 @@ def _request(route: Route, body: type) -> Json:
 
 
 def _success(told: Operation, meaning: str) -> Json:
+    if told.answer is None:
+        return {"description": meaning}
     if told.answer is str:
         return {"description": meaning, "content": {told.text: {"schema": {"type": "string"}}}}
     content: Json = {"application/json": {"schema": {"type": "object"} if told.answer is dict else _ref(told.answer)}}
@@ -342,7 +353,7 @@ def _ref(kind: type) -> Json:
 
 def _schemas() -> Json:
     bodies = {told.body for told in OPERATIONS.values() if told.body is not None} | {records.Event}
-    answers = {told.answer for told in OPERATIONS.values() if told.answer not in (dict, str)} | {Error}
+    answers = {told.answer for told in OPERATIONS.values() if told.answer not in (None, dict, str)} | {Error}
     _, given = msgspec.json.schema_components(sorted(bodies, key=_name_of), ref_template=REF)
     _, told = msgspec.json.schema_components(sorted(answers, key=_name_of), ref_template=REF)
     for schema in told.values():

@@ -321,13 +321,11 @@ def test_what_is_decided_later_has_the_code_of_a_write_and_the_id(ws: Ws, more: 
     assert ws.ask("ping")["op"] == "pong"
 
 
-@pytest.mark.parametrize(("more", "code"), LATER)
+@pytest.mark.parametrize(("more", "code"), [one for one in LATER if one[0].get("topic") != ""])
 def test_over_http_it_has_the_same_code(http: httpx.Client, more: dict[str, Any], code: str) -> None:
     """[WS-12] One way to check a write."""
     body = {"records": [{"data": 1}], **more}
     name = str(body.pop("topic", "t"))
-    if not name:
-        pytest.skip("there is no such path")
     answer = http.post(f"/v0/topics/{name.replace('/', '%2F')}", content=msgspec.json.encode(body), headers=JSON)
     assert answer.json()["error"]["code"] == code
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from topics.engine.watch import Batch, Feed, Follower, Framing
+from topics.engine.watch import Batch, Feed, Framing
 from topics.server import failure, messages
 from topics.server.commands import Commands, error_frame
 from topics.server.exchange import Exchange
@@ -50,7 +50,6 @@ _OPEN: Final = "open"
 _PARTING: Final = "parting"
 _CLOSING: Final = "closing"
 _OVER: Final = "over"
-_SHARED: Final = "ws"
 
 
 def upgrade(exchange: Exchange) -> None:
@@ -70,6 +69,7 @@ class WebSocket:
     """One connection. It holds a slot of its key until it is over [WS-3]."""
 
     framing: Framing = FRAMING
+    kind: object = "websocket"
     _transport: asyncio.Transport
 
     def __init__(self, app: App, key: Key | None) -> None:
@@ -80,7 +80,7 @@ class WebSocket:
         self._app = app
         self._state = _OPEN
         self._reader = MessageReader(app.settings.max_body_bytes)
-        self._commands = Commands(app, key, self._feed, self._send, self._go_on)
+        self._commands = Commands(app, key, self._feed, self._tell, self._go_on)
         self._input = b""
         """Received, waiting for its turn."""
         self._counted = 0
@@ -265,7 +265,7 @@ class WebSocket:
 
     # -- output ------------------------------------------------------------------------------------------------------
 
-    def _send(self, message: bytes) -> None:
+    def _tell(self, message: bytes) -> None:
         """A message of ours, if there is still somebody to tell."""
         if self._state is _OPEN or self._state is _PARTING:
             self._write(messages.framed(message))
@@ -275,13 +275,14 @@ class WebSocket:
         if self._state is _OPEN:
             self._write(frame)
 
-    def push(self, follower: Follower, batch: Batch, now_ns: int) -> None:
+    def render(self, batch: Batch) -> bytes:
         """Records that others get as well: all of their bytes are shared [A-12]."""
-        whole = batch.made.get(_SHARED)
-        if whole is None:
-            reached = FRAMING.caught_up(batch.name, batch.head) if batch.is_last else b""
-            whole = batch.made[_SHARED] = FRAMING.record(batch) + reached
-        self._write(whole)
+        reached = FRAMING.caught_up(batch.name, batch.head) if batch.is_last else b""
+        return FRAMING.record(batch) + reached
+
+    def send(self, rendered: bytes, now_ns: int) -> None:
+        """A batch as it was rendered for all."""
+        self._write(rendered)
 
     def over(self) -> None:
         """The last subscription ended; there may be more to come."""

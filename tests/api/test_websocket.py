@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from websockets.sync.client import connect
 
 from tests.api.kit import WAIT_S, Running, running
 from tests.api.rawclient import RawClient, get, until, write
+from tests.api.test_tls import client_context, server_context
 from tests.api.wskit import (
     BINARY,
     CLOSE,
@@ -34,6 +36,7 @@ from tests.api.wskit import (
     text,
 )
 from tests.security.kit import GateFs
+from topics.errors import WalIo
 from topics.server import keys
 from topics.testing import ManualClock
 
@@ -144,6 +147,33 @@ def test_a_handshake_in_single_bytes_is_one(server: Running) -> None:
         until(server, lambda: streams(server) == 1)
         assert client.finish().rest()[2:] in (b'{"op":"pong","request_id":null}', b"")
     is_all_let_go(server)
+
+
+def test_over_tls_it_is_the_same(topic: str) -> None:
+    """[API-2, API-4] Both ways, more than the marks hold, and both ends: the client's close and the server's."""
+    with running(tls=server_context()) as server:
+        url = f"wss://localhost:{server.port}/v0/ws"
+        with connect(url, ssl=client_context(), max_size=None) as ws:
+            ws.send(text_of("publish", topic=topic, records=[{"data": "x" * 300_000}] * 10))
+            assert '"count":10' in ws.recv(WAIT_S)
+            ws.send(text_of("subscribe", topic=topic, limit=2))
+            told = [json.loads(ws.recv(WAIT_S)) for _ in range(7)]
+            assert [one["op"] for one in told] == ["subscribed", *["record"] * 5, "caught_up"]
+        assert ws.close_code == 1000
+        is_all_let_go(server)
+        with connect(url, ssl=client_context()) as ws:
+            stopping = threading.Thread(target=server.stop)
+            stopping.start()
+            assert "server_shutting_down" in str(ws.recv(WAIT_S))
+            with pytest.raises(ConnectionClosed):
+                ws.recv(WAIT_S)
+            assert ws.close_code == 1001
+            stopping.join(WAIT_S)
+            assert not stopping.is_alive()
+
+
+def text_of(op: str, **members: Any) -> str:
+    return json.dumps({"op": op, **members})
 
 
 # -- who may connect -------------------------------------------------------------------------------------------------
@@ -484,6 +514,23 @@ def test_when_its_key_is_removed_there_is_an_error_then_1008() -> None:
             with RawClient(server) as client:
                 assert client.send(request(bearer("old"))).answer().status == 401
         is_all_let_go(server)
+
+
+def test_when_there_are_keys_at_last_who_has_none_is_told_so() -> None:
+    """[WS-2, KEY-4]"""
+    with running() as server, Ws(server) as ws:
+        server.on_loop(lambda: server.server.use_keys(ring("k", server)))
+        assert ws.reply()["code"] == "unauthorized"
+        assert ws.closed()[0] == 1008
+
+
+def test_what_cannot_be_read_any_more_ends_the_connection(ws: Ws, server: Running) -> None:
+    """06 §21 The client may come back and go on from where it was."""
+    server.on_loop(lambda: ws.served.broken(WalIo(OSError(5, "Input/output error"))))
+    told = ws.reply()
+    assert told.keys() == {"op", "code", "message"}
+    assert (told["op"], told["code"]) == ("error", "internal")
+    assert ws.closed()[0] == 1011
 
 
 def test_the_rights_of_a_key_are_those_it_has_now(topic: str) -> None:

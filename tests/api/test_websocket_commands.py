@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -192,6 +193,37 @@ def test_no_more_commands_are_read_while_many_wait_for_their_answer() -> None:
         fs.gate.set()
         assert [ws.reply()["request_id"] for _ in range(total)] == list(range(total))
         assert diff(http, "slow", limit=1)["head_seq"] == total
+
+
+def test_a_publish_that_waits_for_its_topic_is_not_overtaken() -> None:
+    """[WS-19] Staged in order, also in different topics."""
+    fs = GateFs()
+    with running(fs=fs) as server, server.client() as http, Ws(server) as ws:
+        write(http, "there", 0)
+        fs.gate.clear()
+        ws.send(publish("new", 1, request_id=1) + publish("there", 1, request_id=2))
+        until(server, lambda: ws.served._commands._is_busy)
+        assert state(http, "there")["head_seq"] == 1
+        fs.gate.set()
+        assert [ws.reply()["request_id"] for _ in range(2)] == [1, 2]
+        assert state(http, "there")["head_seq"] == 2
+
+
+def test_a_command_that_is_being_decoded_counts_as_buffered_though_its_client_has_gone(
+    server: Running, topic: str
+) -> None:
+    """[RES-3] Else coming and going would make room that is not there."""
+    core = server.server.app.engine.core  # type: ignore[union-attr]
+    gate = threading.Event()
+    server.on_loop(lambda: core.owner.aside("decode", gate.wait, lambda error: None))
+    frame = publish(topic, *["x" * 100_000] * 20)
+    with Ws(server) as ws:
+        ws.send(frame)
+        until(server, lambda: server.server.app.buffered.used > 2_000_000)
+    until(server, lambda: not server.server.app.streams)
+    assert server.on_loop(lambda: server.server.app.buffered.used) > 2_000_000
+    gate.set()
+    is_all_let_go(server)
 
 
 def test_a_large_publish_is_not_overtaken(ws: Ws, http: httpx.Client, topic: str) -> None:

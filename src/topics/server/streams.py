@@ -52,8 +52,8 @@ class Streams:
             held[1].streams -= 1
 
     def use_keys(self, keys: KeyRing) -> None:
-        """Streams of keys that are gone end [KEY-4]."""
+        """Streams of keys that are gone end [KEY-4]; so do those without a key, now that one is needed."""
         known = {key.digest for key in keys.keys}
-        gone = [stream for stream, held in self._open.items() if held is not None and held[0] not in known]
+        gone = [stream for stream, held in self._open.items() if known and (held is None or held[0] not in known)]
         for stream in gone:
             stream.key_removed()

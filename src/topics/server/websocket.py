@@ -150,7 +150,7 @@ class WebSocket:
 
     def sweep(self, now_ns: int) -> None:
         """Look at the deadlines; once a second."""
-        if self._state is _OVER or self._is_stuck(now_ns):
+        if self._is_stuck(now_ns) or self._state is _OVER:
             return
         if self._state is _OPEN:
             self._check_pulse(now_ns)
@@ -196,6 +196,8 @@ class WebSocket:
 
     def _go_on(self) -> None:
         """Something has made room, or is done: look at what waits, in a turn of its own."""
+        if self._state is not _OPEN:
+            self._give_back()
         if self._is_scheduled:
             return
         if self._state is _PARTING or (self._state is _OPEN and (self._input or self._counted)):
@@ -243,16 +245,24 @@ class WebSocket:
 
     def _account(self) -> None:
         """Count what is held as buffered [RES-3]; stop reading while much waits."""
-        held = len(self._input) + self._reader.held + self._commands.held
-        buffered = self._app.buffered
-        if held <= self._counted:
-            buffered.give_back(self._counted - held)
-        elif not buffered.take(held - self._counted):
-            why = buffered.refusal()
+        more = self._held() - self._counted
+        if more <= 0:
+            self._give_back()
+        elif self._app.buffered.take(more):
+            self._counted += more
+        else:
+            why = self._app.buffered.refusal()
             self._part(why.code, why.message, messages.TRY_AGAIN)
             return
-        self._counted = held
         self._read_or_not()
+
+    def _held(self) -> int:
+        return len(self._input) + self._reader.held + self._commands.held
+
+    def _give_back(self) -> None:
+        held = self._held()
+        self._app.buffered.give_back(self._counted - held)
+        self._counted = held
 
     def _read_or_not(self) -> None:
         wanted = self._state is not _OPEN or len(self._input) <= INPUT_HIGH
@@ -346,10 +356,10 @@ class WebSocket:
             self._transport.close()
 
     def _drop_input(self) -> None:
+        """But for a command that is being decoded: it counts until it is."""
         self._reader.keep_nothing()
         self._input = b""
-        self._app.buffered.give_back(self._counted)
-        self._counted = 0
+        self._give_back()
         self._read_or_not()
 
     def _end(self) -> None:

@@ -59,14 +59,21 @@ class Alarms:
     def ring(self, now_ns: int) -> None:
         """Call what is due; what that arms anew has to wait for the next time."""
         anew = next(self._numbers)
-        while (when := self.next_ns()) is not None and when <= now_ns and self._heap[0][1] < anew:
-            alarm = heapq.heappop(self._heap)[2]
+        armed: list[tuple[int, int, Alarm]] = []
+        while (when := self.next_ns()) is not None and when <= now_ns:
+            entry = heapq.heappop(self._heap)
+            alarm = entry[2]
+            if entry[1] > anew:
+                armed.append(entry)
+                continue
             call, alarm.call = alarm.call, None
             assert call is not None
             try:
                 call()
             except Exception:  # the others are due all the same
                 log.exception("what was due failed")
+        for entry in armed:
+            heapq.heappush(self._heap, entry)
 
     def note_cancelled(self) -> None:
         """One of the heap will not ring; they are cleared away before they are many."""

@@ -471,15 +471,15 @@ class Pass:
                 if follower.lane is not lane:
                     lane = follower.lane
                     whole = lanes.get(lane)
-                if follower.cursor == prev and not follower.is_behind and not follower.sink.is_full:
-                    if whole is None and lane is not None and lane not in lanes:
-                        whole = lanes[lane] = self._whole(follower)
-                    if whole is not None:
-                        follower.cursor = head
-                        follower.sink.send(whole, now_ns)
-                        writes += 1
-                        continue
-                writes += self._serve(follower, now_ns)
+                is_live = follower.cursor == prev and not follower.is_behind and not follower.sink.is_full
+                if is_live and whole is None and lane is not None and lane not in lanes:
+                    whole = lanes[lane] = self._whole(follower)
+                if is_live and whole is not None:
+                    follower.sink.send(whole, now_ns)
+                    follower.cursor = head
+                    writes += 1
+                else:
+                    writes += self._serve(follower, now_ns)
             if writes >= SLICE_WRITES or (not number % LOOK_EVERY and clock.monotonic_ns() >= until_ns):
                 return True
         return False
@@ -523,11 +523,10 @@ class Pass:
         number = sent = 0
         while (batch := series.get(number)) is not None and not sink.is_full and not (nodes and batch.holds(nodes)):
             number += 1
-            rendered = self._rendered(follower, batch) if batch.records else b""
-            follower.cursor = batch.to_seq
-            if rendered:
+            if batch.records:
                 sent += 1
-                sink.send(rendered, now_ns)
+                sink.send(self._rendered(follower, batch), now_ns)
+            follower.cursor = batch.to_seq
         if follower.cursor < head:
             follower.is_reached = follower.is_reached and not sent
             follower.feed.want(follower)

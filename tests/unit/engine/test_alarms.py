@@ -10,7 +10,7 @@ from topics.engine.alarms import Alarms
 
 
 def test_alarms_ring_in_the_order_of_their_instants_and_then_of_their_arming() -> None:
-    alarms, rung = Alarms(), []
+    alarms, rung = Alarms(), list[object]()
     for due, name in ((30, "c"), (10, "a"), (20, "b"), (10, "a2"), (40, "d")):
         alarms.at(due, lambda name=name: rung.append(name))  # type: ignore[misc]
     alarms.ring(9)
@@ -21,7 +21,7 @@ def test_alarms_ring_in_the_order_of_their_instants_and_then_of_their_arming() -
 
 
 def test_one_rings_once_and_may_be_cancelled_before_and_after() -> None:
-    alarms, rung = Alarms(), []
+    alarms, rung = Alarms(), list[object]()
     one = alarms.at(10, lambda: rung.append(1))
     other = alarms.at(10, lambda: rung.append(2))
     other.cancel()
@@ -34,9 +34,9 @@ def test_one_rings_once_and_may_be_cancelled_before_and_after() -> None:
 
 
 def test_who_is_rung_may_cancel_who_is_due_with_it() -> None:
-    alarms, rung = Alarms(), []
-    alarms.at(10, lambda: later.cancel())
+    alarms, rung = Alarms(), list[object]()
     later = alarms.at(11, lambda: rung.append("later"))
+    alarms.at(10, later.cancel)
     alarms.ring(20)
     assert rung == []
     assert alarms.next_ns() is None
@@ -45,7 +45,7 @@ def test_who_is_rung_may_cancel_who_is_due_with_it() -> None:
 @pytest.mark.parametrize("due", [0, 15, 20])
 def test_what_is_armed_by_an_alarm_waits_for_the_next_time_and_keeps_nobody_from_ringing(due: int) -> None:
     """Also when it is due before those that are due now."""
-    alarms, rung = Alarms(), []
+    alarms, rung = Alarms(), list[object]()
 
     def again() -> None:
         rung.append("first")
@@ -60,7 +60,7 @@ def test_what_is_armed_by_an_alarm_waits_for_the_next_time_and_keeps_nobody_from
 
 
 def test_one_that_fails_keeps_nobody_from_ringing(caplog: pytest.LogCaptureFixture) -> None:
-    alarms, rung = Alarms(), []
+    alarms, rung = Alarms(), list[object]()
 
     def fail() -> None:
         raise LookupError("of the alarm")
@@ -73,7 +73,7 @@ def test_one_that_fails_keeps_nobody_from_ringing(caplog: pytest.LogCaptureFixtu
 
 
 def test_who_waits_for_the_next_one_is_told_when_it_is_earlier_than_it_was() -> None:
-    alarms, told = Alarms(), []
+    alarms, told = Alarms(), list[object]()
     alarms.armed = lambda: told.append(alarms.next_ns())
     first = alarms.at(100, lambda: None)
     alarms.at(200, lambda: None)
@@ -87,7 +87,7 @@ def test_who_waits_for_the_next_one_is_told_when_it_is_earlier_than_it_was() -> 
 
 def test_ten_thousand_alarms_armed_and_cancelled_leave_nothing() -> None:
     """As heartbeats and long polls do: most are cancelled long before they are due."""
-    alarms, rung, chance = Alarms(), [], random.Random(5)
+    alarms, rung, chance = Alarms(), list[int](), random.Random(5)
     kept = []
     for number in range(10_000):
         one = alarms.at(chance.randrange(1_000_000), lambda number=number: rung.append(number))  # type: ignore[misc]

@@ -521,15 +521,20 @@ class Pass:
         series = self._series_of(follower)
         nodes = view.nodes if self._topic.config.dedupe_node else None
         number = sent = 0
+        is_told = True
         while (batch := series.get(number)) is not None and not sink.is_full and not (nodes and batch.holds(nodes)):
             number += 1
             if batch.records:
                 sent += 1
                 sink.send(self._rendered(follower, batch), now_ns)
+                is_told = batch.is_last
             follower.cursor = batch.to_seq
         if follower.cursor < head:
             follower.is_reached = follower.is_reached and not sent
             follower.feed.want(follower)
+        elif not is_told:
+            # What came behind the last records has gone, so that no batch said it.
+            sink.put(sink.framing.caught_up(follower.name, head))
         return sent
 
 

@@ -123,6 +123,17 @@ def test_live_frames_obey_the_byte_budget_too(engine: Any, tap: Tap) -> None:
     assert tap.take() == [("record", 1, 2), ("record", 3, 4), ("record", 5), ("caught-up", 5)]
 
 
+def test_caught_up_comes_also_when_the_end_of_what_was_published_is_gone_again(engine: Any, tap: Tap) -> None:
+    """[FRM-4] The last portion holds no record: the one before it was not the last."""
+    tap.follow(limit=2)
+    tap.take()
+    with Held(engine):
+        batch(engine, 4)
+        engine.delete(TOPIC, seqs=[3, 4])
+    assert tap.take() == [("record", 1, 2), ("caught-up", 4)]
+    assert tap.feed.cursors() == {TOPIC: 4}
+
+
 def test_nothing_is_said_of_records_that_are_gone_before_they_are_delivered(engine: Any, tap: Tap) -> None:
     """[FRM-8, RSM-6] The cursor moves on all the same, and the next frame shows it."""
     tap.follow()

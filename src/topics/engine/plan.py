@@ -187,19 +187,24 @@ def durable_seq(core: Core, topic: Topic) -> int:
     """The highest seq up to which no crash takes anything back; 0 for `ephemeral` [A-8]."""
     if core.wal is None or topic.config.durability == "ephemeral":
         return 0
-    wal, settled = core.wal, core.settling is None
-
-    def is_kept(location: int) -> bool:
-        return settled if location == NOWHERE else wal.is_synced(location)
-
-    index = topic.index
-    through = index.tail.kept_through(is_kept)
-    for overlay in index.overlays:
+    through = synced_seq(core, topic)
+    for overlay in topic.index.overlays:
         # What is in memory only goes with the process, although the log has a gap for it.
         first = overlay.tail.lowest_live(topic.floor)
         if first is not None:
             through = min(through, first - 1)
     return through
+
+
+def synced_seq(core: Core, topic: Topic) -> int:
+    """The highest seq up to which everything logged is synced; what is in memory only is no matter of it [WCH-7]."""
+    assert core.wal is not None
+    wal, settled = core.wal, core.settling is None
+
+    def is_kept(location: int) -> bool:
+        return settled if location == NOWHERE else wal.is_synced(location)
+
+    return topic.index.tail.kept_through(is_kept)
 
 
 def _planned(topic: Topic, segments: TopicSegments, one: Segment) -> PlannedSegment:

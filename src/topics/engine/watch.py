@@ -25,7 +25,7 @@ import msgspec
 from topics.codec.project import Projection
 from topics.engine import retention
 from topics.engine.core import Core, guarded
-from topics.engine.plan import durable_seq
+from topics.engine.plan import synced_seq
 from topics.engine.read import Query, walk
 from topics.engine.topic import Topic
 from topics.errors import TopicNotFound, TopicsError
@@ -308,7 +308,8 @@ class Feed:
         """Where a topic ends for a reader [WCH-7]."""
         if not view.strong or self._core.wal is None or topic.config.durability in ("fsync", "ephemeral"):
             return topic.head
-        return durable_seq(self._core, topic)
+        # What a cap took is told whether or not it was synced.
+        return max(synced_seq(self._core, topic), topic.evict_floor - 1)
 
     def _deliver(self, follower: Follower, topic: Topic, result: ReadResult) -> None:
         """Send what a read yielded, and see what comes next."""

@@ -571,6 +571,42 @@ def test_where_there_is_no_difference_strong_changes_nothing(durability: str) ->
     assert tap.take() == [("caught-up", 0), ("record", 1), ("caught-up", 1), ("record", 2), ("caught-up", 2)]
 
 
+def test_records_written_while_a_topic_was_ephemeral_need_no_sync(disk: Store) -> None:
+    """[WCH-7] No sync will ever cover them, so none is waited for."""
+    engine = disk.engine
+    disk.put(durability="ephemeral")
+    write(engine, "in memory")
+    disk.put(durability="disk")
+    write(engine, "logged")
+    tap = Tap(engine)
+    tap.follow(strong=True, run=False)
+    step(engine, 1000)
+    assert not owner_of(engine)._soon, "it asks for a sync again and again"
+    assert tap.seqs() == [1, 2, 3]
+
+
+def test_what_a_cap_took_before_its_sync_is_told_with_a_head_that_covers_it(disk: Store) -> None:
+    """[WCH-7, TMB-1]"""
+    engine = disk.engine
+    tap = Tap(engine)
+    tap.follow(strong=True)
+    tap.take()
+    disk.put(durability="disk", cap_records=1)
+    tap.take()
+    tap.stall()
+    each(engine, 3, start=2)
+    tap.drink()
+    tombstone, *rest = tap.got
+    assert tombstone.kind == "tombstone"
+    reason, gap_from, gap_to, earliest, head = tombstone.said
+    assert (reason, gap_from, gap_to, earliest) == ("cap", 2, 3, 4)
+    assert head >= gap_to
+    assert [seq for one in rest for seq in one.seqs] == [4]
+
+
+# Reads that fail
+
+
 def test_a_read_that_fails_ends_the_stream_and_nobody_elses(store: Store) -> None:
     """[D-74]"""
     engine = store.engine

@@ -261,10 +261,19 @@ class Feed:
         self._reading = True
         topic = follower.topic
         if topic is not None and not topic.removed:
-            guarded(partial(self._expire, follower, topic), self._failed)
+            self._guarded(self._expire, follower, topic)
             return
         follower.detach()
-        self._core.with_topic(follower.name, partial(self._found, follower), partial(self._missing, follower))
+        found, missing = partial(self._guarded, self._found, follower), partial(self._guarded, self._missing, follower)
+        self._core.with_topic(follower.name, found, missing)
+
+    def _guarded(self, work: Callable[..., None], *args: object) -> None:
+        """Part of a read: whatever it meets ends this stream and nothing else, and no read is left half done [D-74]."""
+        try:
+            guarded(partial(work, *args), self._failed)
+        except Exception as error:
+            log.exception("following %r", getattr(args[0], "name", ""))
+            self._failed(error)
 
     def _found(self, follower: Follower, topic: Topic) -> None:
         if self._is_left(follower):
@@ -286,7 +295,8 @@ class Feed:
 
     def _expire(self, follower: Follower, topic: Topic) -> None:
         retention.catch_up(self._core, topic)
-        retention.expire(self._core, topic, partial(self._read, follower, topic), self._failed)
+        read = partial(self._guarded, self._read, follower, topic)
+        retention.expire(self._core, topic, read, self._failed)
 
     def _read(self, follower: Follower, topic: Topic) -> None:
         if self._is_left(follower):

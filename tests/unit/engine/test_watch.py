@@ -627,6 +627,18 @@ def test_a_read_that_fails_ends_the_stream_and_nobody_elses(store: Store) -> Non
     assert other.seqs() == [1]
 
 
+def test_whatever_a_stream_meets_it_ends_instead_of_hanging(engine: Any, tap: Tap) -> None:
+    """[D-74] A read is never left half done."""
+    each(engine, 1)
+
+    def put(frame: bytes) -> None:
+        raise LookupError("of the sink")
+
+    tap.put = put  # type: ignore[method-assign]
+    tap.follow()
+    assert isinstance(tap.error, LookupError)
+
+
 def test_a_send_that_fails_costs_nobody_a_record(engine: Any) -> None:
     """[D-74, RSM-5] The cursor moves when a frame was handed over, so what was not is read again."""
     bad, good = Tap(engine), Tap(engine)

@@ -324,9 +324,13 @@ class LimitReached(TimingError):
 
 
 class WalFull(TimingError):
-    """The log's bounded queue is full [S-71]."""
+    """The log's bounded queue is full [S-71]; `retry_after_ms` says when it is worth trying again [D-51]."""
 
     code = "throttled"
+
+    def __init__(self, message: str, retry_after_ms: int = 100) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
 
 
 class StorageFull(DiskError):

@@ -307,6 +307,8 @@ class AppendResult(msgspec.Struct, frozen=True):
     count: int
     created: bool = False
     deduped: bool = False
+    throttle_wait_ms: float | None = None
+    """How long it waited for room in the log, if it did [D-52]."""
 
     @property
     def seqs(self) -> list[int] | None:

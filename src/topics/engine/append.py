@@ -3,6 +3,7 @@
     absent topic     create it first, durably; the write follows as a write to an existing topic [NAME-5]
     known write      answered from its entry; one that is still undecided is waited for [IDM-2, IDM-3]
     admission        caps of a topic that rejects, then the quota; nothing was assigned yet [CAP-3, RES-5]
+    room             a full shard keeps it waiting in the topic's line, or it is refused (08 §6)
     staging          seqs, `ts`, frames, one submission, one ticket: one stretch, so WAL order is seq order [S-105]
 
 Owner only, but for `Write.prepare`, which is the caller's.
@@ -21,6 +22,7 @@ import msgspec
 from topics.codec import control, frame
 from topics.codec.segment import HAS_NODE, HAS_TAG
 from topics.engine import lifecycle, retention
+from topics.engine.admission import Turn
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.dedupe import Entry, IdempotencyKeys, Pending, Producers, Verdict
 from topics.engine.records import Given, Prepared, prepare
@@ -34,6 +36,7 @@ from topics.errors import (
     TopicFull,
     TopicNotFound,
     TopicsError,
+    WalFull,
     WalIo,
 )
 from topics.model import AppendResult, Limits, Producer, TopicConfig
@@ -56,6 +59,10 @@ class Write(NamedTuple):
     config: TopicConfig | None
     fault: CallerError | None = None
     """What is wrong with the configuration's values; told where it would be used [WR-1, WR-6]."""
+    disable_backpressure: bool = False
+    """Wait long for room in the log, rather than be refused (08 §6)."""
+    turn: Turn | None = None
+    """Since when it waits for that, once it does."""
 
     @classmethod
     def prepare(
@@ -69,6 +76,7 @@ class Write(NamedTuple):
         producer: Producer | Mapping[str, object] | None = None,
         create: bool | None = None,
         config: TopicConfig | Mapping[str, object] | None = None,
+        disable_backpressure: bool = False,
     ) -> Write:
         """Check everything that needs no state; any thread."""
         if create is not None and not isinstance(create, bool):
@@ -78,7 +86,7 @@ class Write(NamedTuple):
         named = None if producer is None else Producer.parse(producer, limits)
         parsed, fault = (None, None) if config is None else typed_config(config, name)
         prepared = prepare(records, limits, node, idempotency_key)
-        return cls(name, prepared, idempotency_key, named, create, parsed, fault)
+        return cls(name, prepared, idempotency_key, named, create, parsed, fault, disable_backpressure)
 
     @property
     def creates(self) -> bool:
@@ -124,7 +132,7 @@ def append(core: Core, write: Write, done: Outcome, *, created: bool = False) ->
     topic = core.names.get(write.name)
     if topic is not None:
         if topic.line or topic.framing:
-            core.in_line(topic, lambda: _append(core, topic, write, done, created), done)
+            _append_in_line(core, topic, write, done, created)
         else:
             _append(core, topic, write, done, created)
     elif write.creates:
@@ -133,9 +141,22 @@ def append(core: Core, write: Write, done: Outcome, *, created: bool = False) ->
         done(TopicNotFound(write.name))
 
 
+def _append_in_line(core: Core, topic: Topic, write: Write, done: Outcome, created: bool) -> None:
+    """Behind what is in front of it; if that waits for room, it begins to wait for it too."""
+    if core.admission.waiting and write.turn is None and _must_wait(core, topic, write):
+        turn = core.admission.turn(write.disable_backpressure)
+        if turn is None:
+            done(core.admission.refusal())
+            return
+        write = write._replace(turn=turn)
+    core.in_line(topic, lambda: _append(core, topic, write, done, created), done)
+
+
 def _create(core: Core, write: Write, done: Outcome) -> None:
     def made(outcome: object) -> None:
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, WalFull):
+            _wait_to_create(core, write, done, outcome)
+        elif isinstance(outcome, Exception):
             done(outcome)
         else:
             append(core, write, done, created=True)
@@ -145,7 +166,18 @@ def _create(core: Core, write: Write, done: Outcome) -> None:
             raise write.fault
         lifecycle.create(core, write.name, write.config or TopicConfig(), made)
 
-    guarded(create, done)
+    guarded(create, made)
+
+
+def _wait_to_create(core: Core, write: Write, done: Outcome, why: WalFull) -> None:
+    """The shard of the topic that was to be created has no room."""
+    turn = write.turn or core.admission.turn(write.disable_backpressure)
+    if turn is None:
+        done(why)
+        return
+    write = write._replace(turn=turn)
+    shard = core.shard(core.next_topic_id)
+    core.admission.wait(shard, turn, 0, lambda: append(core, write, done), done)
 
 
 def _append(core: Core, topic: Topic, write: Write, done: Outcome, created: bool) -> None:
@@ -159,7 +191,10 @@ def _append(core: Core, topic: Topic, write: Write, done: Outcome, created: bool
             known = _known(core, topic, write, now)
         if known is None:
             _admit(core, topic, write)
-            _stage(core, topic, write, done, created, now)
+            if core.admission.waiting and _must_wait(core, topic, write):
+                _wait_for_room(core, topic, write, done, created, write.prepared.total, core.admission.refusal())
+            else:
+                _stage(core, topic, write, done, created, now)
         elif isinstance(known, Pending):
             known.wait(partial(_decided, core, topic, write, done, created))
         else:
@@ -221,6 +256,44 @@ def _admit(core: Core, topic: Topic, write: Write) -> None:
         expired = topic.bytes - retention.unexpired(core, topic)[1]
         if core.totals.bytes - expired + core.staged_bytes + size > most:
             raise LimitReached("max_total_bytes", most)
+
+
+def _must_wait(core: Core, topic: Topic, write: Write) -> bool:
+    """Whether others wait for room in its shard, and it was not called yet."""
+    if not core.is_logged(topic) or (write.turn is not None and write.turn.called):
+        return False
+    return core.admission.is_waited_for(core.shard(topic.id))
+
+
+def _wait_for_room(
+    core: Core, topic: Topic, write: Write, done: Outcome, created: bool, size: int, why: WalFull
+) -> None:
+    """Wait for room in the shard, with the topic's line behind it, or be refused (08 §6)."""
+    turn = write.turn or core.admission.turn(write.disable_backpressure)
+    if turn is None:
+        done(why)
+        return
+    write = write._replace(turn=turn)
+    topic.framing = True
+
+    def go() -> None:
+        topic.framing = False
+        if topic.removed or topic.name in core.gates or core.closing:
+            append(core, write, done, created=created)
+        else:
+            _append(core, topic, write, done, created)
+        advance()
+
+    def refuse(error: TopicsError) -> None:
+        topic.framing = False
+        done(error)
+        advance()
+
+    def advance() -> None:
+        if topic.line and not topic.framing:
+            core.owner.soon(lambda: core.advance(topic))
+
+    core.admission.wait(core.shard(topic.id), turn, size, go, refuse)
 
 
 def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool, now: int) -> None:
@@ -292,10 +365,16 @@ def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
         body = b"".join((prefix, ticket.frames, dedupe)) if prefix or dedupe else ticket.frames
     try:
         core.stage(topic, body, count + bool(prefix) + bool(dedupe), ticket, durable=durable)
+    except WalFull as error:
+        topic.next_seq, topic.last_ts = first, before_ts
+        ticket.wait(0 if body is None else len(body), error)
+        return
     except TopicsError as error:
         topic.next_seq, topic.last_ts = first, before_ts
         ticket.fail(error)
         return
+    if write.turn is not None:
+        write.turn.waited_ms = (core.clock.monotonic_ns() - write.turn.since_ns) / 1e6
     if logged and topic.durability == "disk" and not prefix:
         lifecycle.reserve_ahead(core, topic, last, now)
 
@@ -393,18 +472,30 @@ class _Staged(Ticket):
             self._table().publish(
                 self.pending, first_seq=first, count=count, head_seq=head, ts=self.ts, logged=self.lsn is not True
             )
+        turn = self.write.turn
+        waited_ms = None if turn is None else turn.waited_ms
         try:
-            self._done(AppendResult(first, first + count - 1, head, count, created=self._created))
+            self._done(
+                AppendResult(first, first + count - 1, head, count, self._created, throttle_wait_ms=waited_ms)
+            )
         except Exception:  # it is published: what one caller does with the answer is no other's trouble
             log.exception("answering a write to topic %r", self.topic.name)
 
     def fail(self, error: TopicsError) -> None:
+        self._withdraw()
+        self._done(error)
+
+    def wait(self, size: int, why: WalFull) -> None:
+        """Its shard has no room for so many bytes: nothing of it was staged."""
+        self._withdraw()
+        _wait_for_room(self._core, self.topic, self.write, self._done, self._created, size, why)
+
+    def _withdraw(self) -> None:
         self._unstage()
         if self._ceiling:
             self.topic.reservation.refused(self._generation)
         if self.pending is not None:
             self._table().fail(self.pending)
-        self._done(error)
 
     def _table(self) -> IdempotencyKeys | Producers:
         return self._core.keys if self.write.key is not None else self._core.producers

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from topics import paths
 from topics.clock import Clock
 from topics.codec import control, frame
+from topics.engine.admission import Admission
 from topics.engine.alarms import Alarms
 from topics.engine.config import EngineConfig
 from topics.engine.dedupe import IdempotencyKeys, Producers
@@ -122,6 +123,7 @@ class Core:
         self.pump = Pump(owner, clock)
         self.service: Callable[[Topic], Callable[[], bool]] = lambda topic: lambda: False
         """How a topic's followers are served; given by the engine."""
+        self.admission = Admission(clock, self.alarms, owner)
         self.polls: dict[object, Callable[[], None]] = {}
         """Long polls: what answers each of them with what there was."""
 
@@ -217,6 +219,12 @@ class Core:
             ticket.lsn = outcome
             if topic.tickets[0].lsn:
                 self.ready[topic.id] = topic
+
+    def finished(self, shard: Shard) -> None:
+        """A shard has finished submissions: publish them, then let go on who waited for room."""
+        self.publish_ready()
+        if self.admission.waiting:
+            self.admission.room(shard)
 
     def publish_ready(self) -> None:
         """Publish what one write or one sync has committed."""

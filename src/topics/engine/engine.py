@@ -155,6 +155,7 @@ class Engine:
         assert isinstance(self._owner, LoopOwner)
         self._owner.lend(loop)
         self._core.frames_aside_bytes = FRAMES_ASIDE_BYTES
+        self._core.admission.patient = True
         timer = LoopTimer(self, loop)
         self._use(timer)
         timer.wake()
@@ -172,9 +173,10 @@ class Engine:
         self._checkpoint(True, False, done)
 
     def end_waits(self) -> None:
-        """On the loop: whoever waits for records is answered with what there was [API-5]."""
+        """On the loop: who waits for records is answered with what there was, who waits to write is refused [API-5]."""
         for late in list(self._core.polls.values()):
             late()
+        self._core.admission.end()
 
     def _use(self, timer: Timer | LoopTimer) -> None:
         core = self._core
@@ -202,7 +204,7 @@ class Engine:
         core.failed_syncs = set(lock.failed)
         core.wal = self._shards(found)
         for shard in core.wal.shards:
-            shard.on_finished = core.publish_ready
+            shard.on_finished = partial(core.finished, shard)
             shard.on_latched = partial(self._note_latched, lock, FailedSync(core.run, shard.key))
 
         def progress(share: float) -> None:

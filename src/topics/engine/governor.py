@@ -19,7 +19,7 @@ only; `pressure` may be read anywhere [D-40].
 from __future__ import annotations
 
 from topics.engine.scheduler import SchedulerConfig, window_ms
-from topics.storage.shard import WINDOW_ABOVE, commit_slice_ns
+from topics.storage.shard import WINDOW_ABOVE, commit_slice_ns, retry_after_ms
 
 RISE = 0.5
 FALL = 0.2
@@ -84,7 +84,7 @@ class Governor:
 
     def retry_after_ms(self) -> int:
         """When a refused client may try again [D-51]."""
-        return round(100 + 1900 * self.pressure)
+        return retry_after_ms(self.pressure)
 
 
 def _clamped(share: float) -> float:

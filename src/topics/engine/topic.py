@@ -166,7 +166,7 @@ class Topic:
         self.line: list[tuple[bool, Callable[[], None], Callable[[TopicsError], None]]] = []
         """What waits to be staged: whether it needs quiet, what it does, and who is told if it cannot."""
         self.framing = False
-        """A large write is being framed: nothing else is staged before it [A-1]."""
+        """A large write is being framed, or a write waits for room: nothing else is staged before it [A-1]."""
         self.classes: list[Durability] = []
         """Classes of configurations that are staged [CFG-10]."""
         self.needed: list[Lsn] = []

@@ -90,6 +90,11 @@ def limit(name: str, most: int) -> Failure:
     return Failure(429, "throttled", f"{name} is reached", {"limit": name, "max": most}, 1)
 
 
+def throttled(message: str, retry_after_ms: int) -> Failure:
+    """429 because of load: whole seconds in the header, at least one [D-51]."""
+    return Failure(429, "throttled", message, {"retry_after_ms": retry_after_ms}, max(-(-retry_after_ms // 1000), 1))
+
+
 _FIELDS: dict[type[TopicsError], tuple[int, tuple[str, ...]]] = {
     errors.BatchTooLarge: (400, ()),
     errors.RecordTooLarge: (400, ()),
@@ -101,7 +106,7 @@ _FIELDS: dict[type[TopicsError], tuple[int, tuple[str, ...]]] = {
 }
 _OTHERS: dict[type[TopicsError], Callable[[Any], Failure]] = {
     errors.LimitReached: lambda e: limit(e.limit, e.max),
-    errors.WalFull: lambda e: Failure(429, "throttled", str(e), {"retry_after_ms": 1000}, 1),
+    errors.WalFull: lambda e: throttled(str(e), e.retry_after_ms),
     errors.ShardReadOnly: lambda e: not_ready("read_only", str(e), 30),
     errors.StorageFull: lambda e: not_ready("full", str(e), 5),
     errors.EngineClosed: lambda e: SHUTTING_DOWN,

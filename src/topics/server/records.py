@@ -245,7 +245,7 @@ def prepared(given: Typed, limits: Limits, key: str | None, *, configures: bool)
         config, create = None, False
     write = Write.prepare(
         name, body.records, limits, node=body.node, idempotency_key=key, producer=body.producer, create=create,
-        config=config,
+        config=config, disable_backpressure=body.disable_backpressure,
     )  # fmt: skip
     if is_system_name(name):
         raise bad_request("names beginning with $ belong to the server")
@@ -295,7 +295,8 @@ def _of_events(body: bytes, *, batch: bool) -> WriteBody:
 
 
 def _append(exchange: Exchange, write: Write) -> None:
-    exchange.body_done()
+    # The engine is taken now: when the disk is slow and the client left, the app may have let go of it by the answer.
+    core = exchange.core
 
     def done(outcome: AppendResult | Exception, timing: bytes) -> None:
         if isinstance(outcome, Exception):
@@ -307,8 +308,10 @@ def _append(exchange: Exchange, write: Write) -> None:
         body = b"{%b}" % told(write.name, outcome, seqs)
         exchange.reply(201 if outcome.created else 200, wire.timed(body, exchange.elapsed_ms(), timing))
 
-    # The engine is taken now: when the disk is slow and the client left, the app may have let go of it by the answer.
-    append(exchange.core, exchange.app.clock, write, done)
+    append(core, exchange.app.clock, write, done)
+    if not core.admission.waiting:
+        # It is staged, or about to be. While writes wait for room, a body counts until it is answered [RES-3].
+        exchange.body_done()
 
 
 def append(core: Core, clock: Clock, write: Write, done: Callable[[AppendResult | Exception, bytes], None]) -> None:
@@ -324,8 +327,12 @@ def append(core: Core, clock: Clock, write: Write, done: Callable[[AppendResult 
         enqueued_ns = staged_ns or now_ns
         topic = core.names.get(write.name)
         is_synced = topic is not None and topic.config.durability == "fsync"
-        wait_ms = (now_ns - enqueued_ns) / 1e6 if is_synced else 0.0
-        done(outcome, b',"wal_append_ms":%.3f,"fsync_ms":%.3f' % ((enqueued_ns - began_ns) / 1e6, wait_ms))
+        throttled_ms = outcome.throttle_wait_ms
+        wait_ms = max((now_ns - enqueued_ns) / 1e6 - (throttled_ms or 0.0), 0.0) if is_synced else 0.0
+        timing = b',"wal_append_ms":%.3f,"fsync_ms":%.3f' % ((enqueued_ns - began_ns) / 1e6, wait_ms)
+        if throttled_ms is not None:
+            timing += b',"throttle_wait_ms":%.3f' % throttled_ms
+        done(outcome, timing)
 
     appending.append(core, write, decided)
     staged_ns = clock.monotonic_ns()

@@ -39,6 +39,9 @@ class WritePerformance(Performance):
 
     wal_append_ms: Annotated[float | msgspec.UnsetType, about("time to enqueue into the log")] = msgspec.UNSET
     fsync_ms: Annotated[float | msgspec.UnsetType, about("time spent waiting for the sync")] = msgspec.UNSET
+    throttle_wait_ms: Annotated[
+        float | msgspec.UnsetType, about("time spent waiting for room in the log, when it was full")
+    ] = msgspec.UNSET
 
 
 class ReadPerformance(Performance):

@@ -122,6 +122,11 @@ def commit_slice_ns(pressure: float) -> int:
     return round((0.5 + 9.5 * above) * 1e6)
 
 
+def retry_after_ms(pressure: float) -> int:
+    """When a client that was refused because of load may try again [D-51]."""
+    return round(100 + 1900 * pressure)
+
+
 class Counters:
     """What a shard counts for the metrics of 06 §21. Owner only, but for syncs: whoever did one counts it."""
 
@@ -284,10 +289,19 @@ class Shard:
             raise ShardReadOnly(f"shard {self.key!r} takes no more writes in this run: {self.reason}")
         if self.state == "full" and not (control and self.has_room(size)):
             raise StorageFull(f"shard {self.key!r} has no space: {self.reason}")
-        crowded = self._open >= self._max_submissions or self._pending_bytes + size > self._max_pending_bytes
-        if crowded and self._open:
+        if self.is_crowded(size):
             self.counters.refused += 1
-            raise WalFull(f"shard {self.key!r} has {self._open} submissions waiting")
+            raise WalFull(f"shard {self.key!r} has {self._open} submissions waiting", retry_after_ms(self.pressure))
+
+    def is_crowded(self, size: int) -> bool:
+        """Whether the queue has no room for a submission of this size [S-71]."""
+        crowded = self._open >= self._max_submissions or self._pending_bytes + size > self._max_pending_bytes
+        return crowded and self._open > 0
+
+    @property
+    def fullness(self) -> float:
+        """Share of the queue that is used (08 §5)."""
+        return max(self._open / self._max_submissions, self._pending_bytes / self._max_pending_bytes)
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes of control frames fit the active file."""
@@ -663,6 +677,8 @@ class Shard:
             self._finish(submission, self._refusal(error, CommitFailed))
         for submission in queue:
             self._finish(submission, self._refusal(error, CommitFailed if batch else ShardReadOnly))
+        if waiting or queue:
+            self.on_finished()
 
     def _refusal(self, cause: BaseException, kind: type[TopicsError]) -> TopicsError:
         error = kind(f"shard {self.key!r}: {cause}")

@@ -1,0 +1,132 @@
+"""A full log over HTTP: waiting, 429 and what it says (08 §6, 02 [WR-5, ERR-5])."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.expect import Background, like, ok, put, refused, state, until
+from tests.api.kit import WAIT_S, Running, running
+from tests.unit.engine.kit import GatedFs, real_config
+from topics.engine.core import Core
+from topics.testing import ManualClock
+
+BODY: dict[str, Any] = {"records": [{"data": 1}]}
+
+
+class Full:
+    """A server whose sync is held and whose queue of two is full."""
+
+    def __init__(self, server: Running, client: httpx.Client, fs: GatedFs, clock: ManualClock) -> None:
+        self.server, self.client, self.clock = server, client, clock
+        self._fs = fs
+        engine = server.server.app.engine
+        assert engine is not None
+        self.core: Core = engine.core
+        put(client, "t", durability="fsync")
+        fs.gate.clear()
+        self.held = [self.ask()]
+        assert fs.waiting.acquire(timeout=WAIT_S)
+        self.held.append(self.ask())
+        until(server, lambda: self.core.names["t"].staged_records == 2)
+
+    def ask(self, **more: object) -> Background:
+        """A write, on a connection of its own."""
+        return Background(self.client, lambda own: own.post("/v0/topics/t", json={**BODY, **more}))
+
+    def waits(self, count: int = 1) -> None:
+        """Wait until so many writes wait for room."""
+        until(self.server, lambda: self.core.admission.waiting == count)
+
+    def press(self, pressure: float) -> None:
+        self.server.on_loop(lambda: self.core.load.press(pressure))
+
+    def release(self) -> None:
+        self._fs.gate.set()
+
+
+@pytest.fixture
+def full(client: httpx.Client) -> Iterator[Full]:
+    with _full(client) as one:
+        yield one
+
+
+@contextmanager
+def _full(client: httpx.Client) -> Iterator[Full]:
+    fs, clock = GatedFs(), ManualClock()
+    with running(fs=fs, clock=clock, config=real_config(queue_submissions=2)) as server, like(client, server) as one:
+        try:
+            yield Full(server, one, fs, clock)
+        finally:
+            fs.gate.set()
+
+
+@pytest.mark.parametrize(("pressure", "retry_after_ms", "retry_after"), [(0.95, 1905, "2"), (1.0, 2000, "2")])
+def test_at_full_pressure_a_write_is_refused_at_once(
+    full: Full, pressure: float, retry_after_ms: int, retry_after: str
+) -> None:
+    """[D-51, WR-5], case 1: no time passes."""
+    full.press(pressure)
+    answer = full.client.post("/v0/topics/t", json=BODY)
+    refused(answer, 429, "throttled", {"retry_after_ms": retry_after_ms})
+    assert answer.headers["retry-after"] == retry_after
+    assert state(full.client, "t")["head_seq"] == 0
+    full.release()
+    assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]
+    assert state(full.client, "t")["head_seq"] == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "wait_ms"), [({}, 50), ({"disable_backpressure": True}, 30_000)], ids=["case 2", "case 3"]
+)
+def test_a_write_is_refused_when_room_does_not_come_in_time(full: Full, more: dict[str, Any], wait_ms: int) -> None:
+    """[D-50, D-51], cases 2 and 3: the head is where it was, and the next write takes the next seq."""
+    asked = full.ask(**more)
+    full.waits()
+    full.clock.advance(wait_ms - 1)
+    full.server.on_loop(lambda: None)
+    full.waits()
+    full.clock.advance(1)
+    answer = asked.answer()
+    refused(answer, 429, "throttled", {"retry_after_ms": 100})
+    assert answer.headers["retry-after"] == "1"
+    full.release()
+    assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]
+    assert ok(full.client.post("/v0/topics/t", json=BODY))["first_seq"] == 3
+
+
+def test_a_write_that_gets_room_tells_how_long_it_waited(full: Full) -> None:
+    """[D-52] And only that one."""
+    asked = full.ask()
+    full.waits()
+    full.clock.advance(30)
+    full.release()
+    told = asked.answer().json()
+    assert (told["first_seq"], told["performance"]["throttle_wait_ms"]) == (3, 30.0)
+    others = [one.answer().json() for one in full.held] + [full.client.post("/v0/topics/t", json=BODY).json()]
+    assert all("throttle_wait_ms" not in one["performance"] for one in others)
+
+
+def test_what_a_waiting_write_sent_counts_as_buffered(full: Full) -> None:
+    """[RES-3] Bytes that are not staged are bounded, however many writes wait."""
+    buffered = full.server.server.app.buffered
+    asked = full.ask(node="n" * 100)
+    full.waits()
+    assert full.server.on_loop(lambda: buffered.used) > 100
+    full.release()
+    ok(asked.answer())
+    until(full.server, lambda: not buffered.used)
+
+
+def test_who_waits_when_the_server_drains_is_told_so(full: Full) -> None:
+    """[API-5] It is not left without an answer."""
+    asked = full.ask(disable_backpressure=True)
+    full.waits()
+    full.server.loop.call_soon_threadsafe(full.server._stopping.set)
+    refused(asked.answer(), 503, "shutting_down")
+    full.release()
+    assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]

@@ -574,7 +574,9 @@ class Shard:
             return
         if self.pressure > WINDOW_ABOVE:
             now = self._clock.monotonic_ns()
-            self._window_ns = now if self._window_ns is None else self._window_ns
+            if self._window_ns is None:
+                self._window_ns = now
+                self.on_due()
             if now < self._window_end_ns():
                 return
         self.sync()
@@ -598,6 +600,9 @@ class Shard:
             self._schedule_flush()
         if self._waiting:
             self._owner.soon(self._sync_waiting)
+        elif self._dirty_since_ns is not None:
+            # Written while it ran: then nothing was due, so no timer knows of it.
+            self.on_due()
 
     def _finish_synced(self) -> None:
         if self._waiting and self._waiting[0].end <= self.log.synced():

@@ -96,6 +96,25 @@ def test_a_window_is_due_at_its_end(stepped: kit.Run) -> None:
     assert due <= 0
 
 
+@pytest.mark.parametrize(("pressure", "durable"), [(0.0, False), (0.7, False), (0.7, True)])
+def test_what_gathers_behind_a_sync_is_told_to_the_timer_when_it_is_due(
+    stepped: kit.Run, pressure: float, durable: bool
+) -> None:
+    """S-75, S-76: while the sync runs nothing is due; a timer that looked then must be woken."""
+    told: list[float | None] = []
+    stepped.write(durable=True)
+    stepped.shard.pressure = pressure
+    report = stepped.owner.work(LANE)
+    stepped.write(durable=durable)
+    assert due_ms(stepped) is None
+    stepped.shard.on_due = lambda: told.append(due_ms(stepped))
+    report()
+    stepped.owner.run()
+    assert told
+    assert told[-1] == due_ms(stepped)
+    assert told[-1] is not None
+
+
 @pytest.mark.parametrize("busy", ["syncing", "rotating", "opening"])
 def test_while_a_helper_has_the_turn_nothing_is_due(disk: kit.Disk, busy: str) -> None:
     """06 §6.3: its report goes on; a timer would only spin."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,7 +44,18 @@ class Full:
         until(self.server, lambda: self.core.admission.waiting == count)
 
     def press(self, pressure: float) -> None:
-        self.server.on_loop(lambda: self.core.load.press(pressure))
+        """As the governor would, had it seen enough."""
+
+        def press() -> None:
+            self.core.load.governor.pressure = pressure
+            self.core.load.hand_on()
+
+        self.server.on_loop(press)
+
+    def tick(self) -> None:
+        engine = self.server.server.app.engine
+        assert engine is not None
+        self.server.on_loop(engine.tick)
 
     def release(self) -> None:
         self._fs.gate.set()
@@ -75,25 +87,34 @@ def test_at_full_pressure_a_write_is_refused_at_once(
     refused(answer, 429, "throttled", {"retry_after_ms": retry_after_ms})
     assert answer.headers["retry-after"] == retry_after
     assert state(full.client, "t")["head_seq"] == 0
+    full.press(0.0)
     full.release()
     assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]
     assert state(full.client, "t")["head_seq"] == 2
 
 
 @pytest.mark.parametrize(
-    ("more", "wait_ms"), [({}, 50), ({"disable_backpressure": True}, 30_000)], ids=["case 2", "case 3"]
+    ("more", "wait_ms", "retry_after_ms", "retry_after"),
+    [({}, 50, 100, "1"), ({"disable_backpressure": True}, 30_000, 1050, "2")],
+    ids=["case 2", "case 3"],
 )
-def test_a_write_is_refused_when_room_does_not_come_in_time(full: Full, more: dict[str, Any], wait_ms: int) -> None:
-    """[D-50, D-51], cases 2 and 3: the head is where it was, and the next write takes the next seq."""
+def test_a_write_is_refused_when_room_does_not_come_in_time(
+    full: Full, more: dict[str, Any], wait_ms: int, retry_after_ms: int, retry_after: str
+) -> None:
+    """[D-50, D-51], cases 2 and 3: the head is where it was, and the next write takes the next seq.
+
+    In 30 s the governor has seen the full queue once: the clock moved in one leap.
+    """
     asked = full.ask(**more)
     full.waits()
     full.clock.advance(wait_ms - 1)
-    full.server.on_loop(lambda: None)
+    full.tick()
     full.waits()
     full.clock.advance(1)
     answer = asked.answer()
-    refused(answer, 429, "throttled", {"retry_after_ms": 100})
-    assert answer.headers["retry-after"] == "1"
+    refused(answer, 429, "throttled", {"retry_after_ms": retry_after_ms})
+    assert answer.headers["retry-after"] == retry_after
+    full.press(0.0)
     full.release()
     assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]
     assert ok(full.client.post("/v0/topics/t", json=BODY))["first_seq"] == 3
@@ -122,11 +143,31 @@ def test_what_a_waiting_write_sent_counts_as_buffered(full: Full) -> None:
     until(full.server, lambda: not buffered.used)
 
 
-def test_who_waits_when_the_server_drains_is_told_so(full: Full) -> None:
-    """[API-5] It is not left without an answer."""
-    asked = full.ask(disable_backpressure=True)
-    full.waits()
-    full.server.loop.call_soon_threadsafe(full.server._stopping.set)
-    refused(asked.answer(), 503, "shutting_down")
-    full.release()
-    assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]
+def test_who_waits_when_the_server_drains_is_told_so(server: Running) -> None:
+    """[API-5] It is not left without an answer, and what was accepted is still written.
+
+    Over HTTP/1.1: the client gives up all requests of a connection when HTTP/2 says goodbye.
+    """
+    with server.client() as client, _full(client) as full:
+        asked = full.ask(disable_backpressure=True)
+        full.waits()
+        full.server.loop.call_soon_threadsafe(full.server._stopping.set)
+        refused(asked.answer(), 503, "shutting_down")
+        full.release()
+        assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]
+
+
+def test_the_pool_that_prepares_large_bodies_has_a_bound() -> None:
+    """[D-51], case 4: more than 256 in line are refused, small writes are not."""
+    with running() as one, one.client() as client:
+        core = one.on_loop(lambda: one.server.app.engine.core)  # type: ignore[union-attr]
+        gate = threading.Event()
+        for _ in range(256):
+            one.on_loop(lambda: core.owner.aside("decode", lambda: gate.wait(WAIT_S), lambda error: None))
+        answer = client.post("/v0/topics/t", json={"records": [{"data": "x" * 600_000}] * 2})
+        refused(answer, 429, "throttled", {"retry_after_ms": 100})
+        ok(client.post("/v0/topics/t", json=BODY), 201)
+        gate.set()
+        until(one, lambda: not core.load.is_pool_full("decode"))
+        ok(client.post("/v0/topics/t", json={"records": [{"data": "x" * 600_000}] * 2}))
+        assert one.on_loop(lambda: core.admission.refused["4"]) == 1

@@ -138,6 +138,12 @@ class Admission:
         self.refused["3" if turn.patient else "2"] += 1
         refuse(self.refusal())
 
+    def check_pool(self, full: bool) -> None:
+        """Refuse what needs a pool whose queue is full, case 4."""
+        if full:
+            self.refused["4"] += 1
+            raise self.refusal()
+
     def refusal(self) -> WalFull:
         """What a write is refused with, and when it may be tried again [D-51]."""
         return WalFull("the log takes no more writes now", retry_after_ms(self.pressure))

@@ -475,9 +475,7 @@ class _Staged(Ticket):
         turn = self.write.turn
         waited_ms = None if turn is None else turn.waited_ms
         try:
-            self._done(
-                AppendResult(first, first + count - 1, head, count, self._created, throttle_wait_ms=waited_ms)
-            )
+            self._done(AppendResult(first, first + count - 1, head, count, self._created, throttle_wait_ms=waited_ms))
         except Exception:  # it is published: what one caller does with the answer is no other's trouble
             log.exception("answering a write to topic %r", self.topic.name)
 

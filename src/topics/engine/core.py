@@ -22,6 +22,7 @@ from topics.engine.admission import Admission
 from topics.engine.alarms import Alarms
 from topics.engine.config import EngineConfig
 from topics.engine.dedupe import IdempotencyKeys, Producers
+from topics.engine.load import Load
 from topics.engine.pump import Pump
 from topics.engine.recent import RecentFrames
 from topics.engine.scheduler import Item
@@ -124,6 +125,8 @@ class Core:
         self.service: Callable[[Topic], Callable[[], bool]] = lambda topic: lambda: False
         """How a topic's followers are served; given by the engine."""
         self.admission = Admission(clock, self.alarms, owner)
+        self.load = Load(clock, self.alarms, self.pump.scheduler, self.admission)
+        self.pump.woken = self.load.wake
         self.polls: dict[object, Callable[[], None]] = {}
         """Long polls: what answers each of them with what there was."""
 

@@ -156,6 +156,7 @@ class Engine:
         self._owner.lend(loop)
         self._core.frames_aside_bytes = FRAMES_ASIDE_BYTES
         self._core.admission.patient = True
+        self._core.load.queued = self._owner.queued
         timer = LoopTimer(self, loop)
         self._use(timer)
         timer.wake()
@@ -166,6 +167,7 @@ class Engine:
         if self._timer is not None:
             self._timer.stop()
         self._core.frames_aside_bytes = None
+        self._core.load.end()
         self._owner.take_back()
 
     def begin_checkpoint(self, done: Outcome) -> None:
@@ -181,7 +183,7 @@ class Engine:
     def _use(self, timer: Timer | LoopTimer) -> None:
         core = self._core
         self._timer = timer
-        core.alarms.armed = timer.wake
+        core.alarms.armed = core.pump.armed = timer.wake
         for shard in core.wal.shards if core.wal is not None else ():
             shard.on_due = timer.wake
 
@@ -206,6 +208,7 @@ class Engine:
         for shard in core.wal.shards:
             shard.on_finished = partial(core.finished, shard)
             shard.on_latched = partial(self._note_latched, lock, FailedSync(core.run, shard.key))
+        core.load.shards = core.wal.shards
 
         def progress(share: float) -> None:
             self._progress = share
@@ -474,6 +477,7 @@ class Engine:
         now = core.clock.monotonic_ns()
         core.alarms.ring(now)
         core.pump.tick()
+        core.load.look()
         if core.wal is None:
             self._every("ttl", core.config.ttl_sweep_ms, now, self._sweep)
             return
@@ -556,6 +560,7 @@ class Engine:
         self.end_waits()
         core = self._core
         core.closing = True
+        core.load.end()
         if core.wal is not None:
             for shard in core.wal.shards:
                 shard.flush()

@@ -14,8 +14,10 @@ import logging
 from collections import Counter
 from typing import Final, Literal, NamedTuple
 
+from topics.engine.admission import CASES
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.core import Core
+from topics.engine.scheduler import BANDS, LATENCY_BOUNDS_MS
 from topics.engine.snapshot import Snapshots
 from topics.engine.topic import STRICTNESS, Topic
 from topics.model import is_system_name
@@ -84,6 +86,15 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("topics_idempotency_entries", "gauge", "Idempotency keys kept."),
     Metric("topics_idempotency_evicted_total", "counter", "Idempotency keys given up before their window was over."),
     Metric("topics_producers", "gauge", "Producers kept."),
+    Metric("topics_sched_ready", "gauge", "Topics and routers that wait to be served, by band.", "band"),
+    Metric("topics_sched_latency_ms", "histogram", "How long they waited, in milliseconds."),
+    Metric("topics_pressure", "gauge", "Load by which delivery and commits are slowed down, from 0 to 1."),
+    Metric("topics_throttle_level", "gauge", "Step of the load-shedding ladder that is in force, 0 for none."),
+    Metric(
+        "topics_throttled_total", "counter",
+        "Requests answered 429: no room in the log (1 at once, 2 after 50 ms, 3 after 30 s), 4 pool full, 5 a limit.",
+        "case",
+    ),
 )  # fmt: skip
 
 
@@ -95,6 +106,11 @@ class Timings(NamedTuple):
     """One per bound and one for the rest; not cumulative."""
     total: float
     """Sum of all that was measured."""
+
+    @classmethod
+    def none(cls, bounds: tuple[float, ...]) -> Timings:
+        """Nothing was measured yet."""
+        return cls(bounds, (0,) * (len(bounds) + 1), 0)
 
     @property
     def times(self) -> int:
@@ -121,8 +137,12 @@ class Collected:
         self.labelled["topics_topics_by_class"] = dict.fromkeys(STRICTNESS, 0)
         self.labelled["topics_segments"] = {"hot": 0, "cold": 0}
         self.labelled["topics_holes_total"] = dict.fromkeys(HOLES.values(), 0)
-        none = (0,) * (len(SYNC_BOUNDS_US) + 1)
-        self.histograms = {"topics_wal_fsync_latency_us": Timings(SYNC_BOUNDS_US, none, 0)}
+        self.labelled["topics_sched_ready"] = {f"B{band}": 0 for band in range(BANDS)}
+        self.labelled["topics_throttled_total"] = dict.fromkeys(CASES, 0)
+        self.histograms = {
+            "topics_wal_fsync_latency_us": Timings.none(SYNC_BOUNDS_US),
+            "topics_sched_latency_ms": Timings.none(LATENCY_BOUNDS_MS),
+        }
         self.shards: list[ShardNow] = []
         self.bytes_by_tier = {"hot": 0, "cold": 0}
         """Of `.data` files, live or not."""
@@ -216,12 +236,25 @@ class Sweep:
         values["topics_segments_dropped_total"] = core.dropped_segments
         values["topics_orphan_dirs"] = core.orphan_dirs
         self.found.labelled["topics_holes_total"] = {HOLES[reason]: count for reason, count in core.holes.items()}
+        self._schedule()
         if checkpointer is not None:
             values["topics_ckpt_total"] = checkpointer.total
             values["topics_ckpt_ms"] = checkpointer.last_ms
         if snapshots is not None:
             values["topics_snapshot_total"] = snapshots.total
             values["topics_snapshot_failed_total"] = snapshots.failed
+
+    def _schedule(self) -> None:
+        """What waits to be served, and how hard that presses (08 §11)."""
+        core, found = self._core, self.found
+        scheduler = core.pump.scheduler
+        found.values["topics_pressure"] = round(core.load.governor.pressure, 4)
+        found.values["topics_throttle_level"] = core.load.level()
+        found.labelled["topics_sched_ready"] = {f"B{band}": count for band, count in enumerate(scheduler.ready)}
+        found.labelled["topics_throttled_total"] = dict(core.admission.refused)
+        found.histograms["topics_sched_latency_ms"] = Timings(
+            LATENCY_BOUNDS_MS, tuple(scheduler.latencies), round(scheduler.latencies_ms, 3)
+        )
 
     def _log(self) -> None:
         if self._core.wal is None:

@@ -8,6 +8,7 @@ Owner only. Nothing is polled: the callback is scheduled when there is something
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from topics.clock import Clock
@@ -25,8 +26,13 @@ class Pump:
     def __init__(self, owner: Owner, clock: Clock) -> None:
         self.scheduler = Scheduler(clock)
         self.scheduler.on_work = self._schedule
+        self.woken: Callable[[], None] = lambda: None
+        """Called when there is something to serve."""
+        self.armed: Callable[[], None] = lambda: None
+        """Called when the clock is needed for what is left: `next_due_ns` is nearer now."""
         self._owner = owner
         self._clock = clock
+        self._due_ns: int | None = None
         self._scheduled = False
         self._serving: Item | None = None
         """What wants another slice before anything else is popped."""
@@ -34,6 +40,8 @@ class Pump:
     def mark(self, item: Item) -> None:
         """There is something to serve; it never waits for that [D-33]."""
         self.scheduler.mark(item)
+        if self.scheduler.suspended:
+            self._arm()
 
     def forget(self, item: Item) -> None:
         """There is nothing to serve any more, for good."""
@@ -53,10 +61,22 @@ class Pump:
         if not self._scheduled:
             self._scheduled = True
             self._owner.soon(self._work)
+            self.woken()
+
+    def _arm(self) -> None:
+        """What is left waits for others, for its window or for the end of a suspension: it ages meanwhile."""
+        due_ns = self.scheduler.next_due_ns()
+        if due_ns is not None and due_ns != self._due_ns:
+            self._due_ns = due_ns
+            self.armed()
 
     def _work(self) -> None:
-        """Serve until nothing waits or the slice is over."""
         self._scheduled = False
+        self._serve_slice()
+        self._arm()
+
+    def _serve_slice(self) -> None:
+        """Serve until nothing waits or the slice is over."""
         until_ns = self._clock.monotonic_ns() + SLICE_NS
         while True:
             item = self._serving or self.scheduler.pop()

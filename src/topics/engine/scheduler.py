@@ -168,6 +168,8 @@ class Scheduler:
         """Called with what begins to wait for the end of a suspension [D-45]; an item may be told again."""
         self.suspended = False
         """L3: band B0 is not served."""
+        self.suspensions = 0
+        """How often that began."""
         self.latency_ms = 0.0
         """EWMA of how long items that could be served waited for it."""
         self.latencies = [0] * (len(LATENCY_BOUNDS_MS) + 1)
@@ -404,6 +406,7 @@ class Scheduler:
         idle = not self.depth
         self.suspended = on
         if on:
+            self.suspensions += 1
             affected = tuple(item for item in self._waiting.values() if item.band == LOWEST and not item.held)
             if affected:
                 self.on_suspended(affected)

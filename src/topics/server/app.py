@@ -180,6 +180,11 @@ class App:
         future = loop.run_in_executor(None, work)
         future.add_done_callback(lambda done: then(done.result()))
 
+    def note_limit(self) -> None:
+        """A request is refused because a resource is used up: case 5 of 08 §6."""
+        if self.engine is not None:
+            self.engine.core.admission.refused["5"] += 1
+
     def warn(self, message: str) -> None:
         """Log a warning and keep it for the metrics."""
         log.warning("%s", message, extra={"kept": True})

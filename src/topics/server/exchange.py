@@ -388,6 +388,8 @@ class Exchange:
         return (self.app.clock.monotonic_ns() - self.started_ns) / 1e6
 
     def _answer(self, why: Failure) -> None:
+        if why.is_limit:
+            self.app.note_limit()
         self.reply(why.status, why.body(), JSON, why.fields())
 
     def _wants_gzip(self) -> bool:

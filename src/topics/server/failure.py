@@ -37,6 +37,11 @@ class Failure(NamedTuple):
             error["detail"] = self.detail
         return _encode({"error": error})
 
+    @property
+    def is_limit(self) -> bool:
+        """Whether a resource is used up [RES-2]."""
+        return self.status == 429 and self.detail is not None and "limit" in self.detail
+
     def fields(self) -> tuple[tuple[bytes, bytes], ...]:
         """Its header fields [ERR-5]."""
         if self.retry_after_s is None:

@@ -29,10 +29,9 @@ SERVER_TABLE: Final[tuple[Metric, ...]] = (
     Metric("topics_watch_sessions", "gauge", "Watch sessions held."),
     Metric("topics_ready", "gauge", "1 if the server takes requests."),
     Metric("topics_uptime_ms", "counter", "Time since the process began to serve in milliseconds."),
-    Metric("topics_pressure", "gauge", "Load by which delivery and commits are slowed down, from 0 to 1."),
-    Metric("topics_throttle_level", "gauge", "Step of the load-shedding ladder that is in force, 0 for none."),
     Metric("topics_streams_closed_slow_total", "counter", "Streams closed because their client did not keep up."),
     Metric("topics_router_lag_records", "gauge", "Records that routers have not forwarded yet."),
+    Metric("topics_loop_lag_ms", "gauge", "By how much the event loop was late when last looked at, in milliseconds."),
     Metric("topics_loop_stall_ms", "histogram", "Stretches that held up the event loop, in milliseconds."),
 )
 TABLE: Final[tuple[Metric, ...]] = ENGINE_TABLE + SERVER_TABLE
@@ -108,6 +107,7 @@ class Gathered:
         self.values["topics_sse_connections"] = len(app.streams)
         self.values["topics_watch_sessions"] = len(app.sessions)
         self.values["topics_streams_closed_slow_total"] = app.streams.closed_slow
+        self.values["topics_loop_lag_ms"] = round(app.stalls.last_ms, 3)
         self.histograms = {**engine.histograms, "topics_loop_stall_ms": app.stalls.timings()}
         self.warnings = [WarningTold(*one) for one in app.warnings]
         if app.engine is None:
@@ -199,6 +199,6 @@ def snapshot(found: Gathered) -> MetricsAnswer:
         shards=[ShardState(*one) for one in engine.shards],
         warnings=found.warnings,
         bytes_by_tier=dict(engine.bytes_by_tier),
-        pressure=found.values["topics_pressure"],
-        throttle_level=int(found.values["topics_throttle_level"]),
+        pressure=values["topics_pressure"],
+        throttle_level=int(values["topics_throttle_level"]),
     )

@@ -187,6 +187,7 @@ def write(exchange: Exchange) -> None:
     if exchange.size <= ASIDE_BYTES:
         _append(exchange, _prepared(exchange))
         return
+    exchange.core.admission.check_pool(exchange.core.load.is_pool_full("decode"))
     made: list[Write] = []
 
     def work() -> None:

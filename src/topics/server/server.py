@@ -13,13 +13,14 @@ import dataclasses
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from topics.clock import Clock, SystemClock
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.fs import Fs
-from topics.server import bind
+from topics.server import bind, sse
 from topics.server.app import App
 from topics.server.browser import Policy
 from topics.server.connections import Connections
@@ -107,6 +108,7 @@ class Server:
 
         engine = await self._loop.run_in_executor(None, opened)
         engine.lend_to(self._loop)
+        engine.core.pump.scheduler.on_suspended = partial(sse.tell_suspended, engine.core)
         app.progress = 1.0
         app.engine = engine
         return engine

@@ -12,12 +12,15 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from topics.engine.alarms import Alarm
+from topics.engine.core import Core
+from topics.engine.scheduler import Item
+from topics.engine.topic import Topic
 from topics.engine.watch import Batch, Feed, Framing
 from topics.model import Gap
 from topics.server import wire
@@ -34,6 +37,7 @@ RETRY: Final = b"retry: 2000\n\n"
 HEARTBEAT: Final = b": hb\n\n"
 NS_PER_MS: Final = 1_000_000
 _U64_MAX: Final = 2**64 - 1
+SUSPENDED: Final = "the server is under load: records of these topics are pushed later; they can be read meanwhile"
 _SHARED: Final = "sse"
 
 
@@ -75,6 +79,20 @@ def error(code: str | int, message: str, **more: Any) -> bytes:
     return b"event: error\ndata: %b\n\n" % wire.encode({"code": code, "message": message, **more})
 
 
+def tell_suspended(core: Core, items: Sequence[Item]) -> None:
+    """Tell every stream which of its topics wait for the end of a suspension [D-45]."""
+    affected: dict[SseStream, list[str]] = {}
+    for item in items:
+        topic = item.topic
+        if isinstance(topic, Topic) and not item.forward:
+            for follower in topic.followers:
+                if isinstance(follower.sink, SseStream):
+                    affected.setdefault(follower.sink, []).append(topic.name)
+    retry_after_ms = core.load.governor.retry_after_ms()
+    for stream, names in affected.items():
+        stream.suspended(core.pump.scheduler.suspensions, names, retry_after_ms)
+
+
 def cursor_id(cursors: Mapping[str, int]) -> bytes:
     """The composite cursor [RSM-1]."""
     return base64.urlsafe_b64encode(wire.encode(dict(sorted(cursors.items())))).rstrip(b"=")
@@ -110,6 +128,7 @@ class SseStream:
         self._outlet: Outlet | None = None
         self._is_open = True
         self.kind: object = None
+        self._suspension = 0
 
     def open(self, exchange: Exchange) -> None:
         """Begin the answer; then topics may be followed."""
@@ -179,6 +198,12 @@ class SseStream:
         """A frame that is not the last one."""
         if not self.is_full:
             self.put(frame)
+
+    def suspended(self, number: int, names: Sequence[str], retry_after_ms: int) -> None:
+        """Pushes of some of its topics wait for the end of a suspension; told once for each [D-45]."""
+        if number != self._suspension:
+            self._suspension = number
+            self.warn(error(429, SUSPENDED, retry_after_ms=retry_after_ms, topics=list(names)))
 
     def drain(self) -> None:
         """The server stops [FRM-9]."""

@@ -25,11 +25,14 @@ class Stalls:
     """How often the loop was held up how long."""
 
     def __init__(self) -> None:
+        self.last_ms = 0.0
+        """By how much the last beat was late."""
         self._counts = [0] * (len(BUCKETS_MS) + 1)
         self._sum_ms = 0.0
 
     def note(self, ms: float) -> None:
         """One beat that came so late."""
+        self.last_ms = ms
         self._counts[bisect_left(BUCKETS_MS, ms)] += 1
         self._sum_ms += ms
 
@@ -65,6 +68,8 @@ class Watchdog:
 
     def _note(self, late_ms: float, now_ns: int) -> None:
         self._app.stalls.note(late_ms)
+        if self._app.engine is not None:
+            self._app.engine.core.load.loop_lag_ms = late_ms
         due = self._warned_ns is None or (now_ns - self._warned_ns) / 1e6 >= WARN_EVERY_MS
         if late_ms >= WARN_MS and due:
             self._warned_ns = now_ns

@@ -152,6 +152,11 @@ class LockedOwner:
                 self._outstanding -= 1
                 self._idle.notify_all()
 
+    def queued(self, lane: str) -> int:
+        """How much work a lane has, what it is doing included; a reader on another thread is off by one at times."""
+        thread = self._lanes.get(lane)
+        return 0 if thread is None else thread.depth
+
     def wait_idle(self) -> None:
         """Wait for the helpers and for what their reports start; call it without being the owner."""
         with self._idle:
@@ -234,8 +239,14 @@ class _Lane:
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._working = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def depth(self) -> int:
+        """What waits, and what is being done."""
+        return self._queue.qsize() + self._working
 
     def put(self, call: Callable[[], None]) -> None:
         """Have it done behind everything that was put before."""
@@ -249,4 +260,6 @@ class _Lane:
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
+            self._working = True
             call()
+            self._working = False

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from topics import settings
+from topics.engine.engine import Engine
 from topics.server.app import App
 from topics.server.browser import Policy
 from topics.server.keys import KeyRing
@@ -58,3 +59,14 @@ def test_long_stalls_are_warned_about_at_most_once_a_minute() -> None:
     clock.advance(ms=60_000)
     loop.due()
     assert len(app.warnings) == 2
+
+
+def test_the_governor_sees_by_how_much_the_last_beat_was_late() -> None:
+    """08 §5"""
+    app, _, loop, clock = watched()
+    with Engine.open(None, clock=clock) as engine:
+        app.engine = engine
+        for late_ms in (7, 2):
+            clock.advance(ms=BEAT_MS + late_ms)
+            loop.due()
+            assert engine.core.load.loop_lag_ms == app.stalls.last_ms == late_ms

@@ -27,11 +27,14 @@ from topics.server.exchange import Exchange
 from topics.server.failure import Failure, Refused, bad_request, forbidden
 from topics.server.keys import Key, KeyRing, presented
 from topics.server.sse import SseStream
+from topics.settings import Settings
 
 SESSION_TTL_MS: Final = 300_000
 NAMES_BYTES_MAX: Final = 16 << 10
 """Names of one watch, together (02 §1.9); every frame carries them."""
 BATCH_BYTES: Final = 256 << 10
+HEARTBEAT_MIN_MS: Final = 1000
+HEARTBEAT_MAX_MS: Final = 60_000
 NOT_ACCEPTABLE = Failure(406, "not_acceptable", "this is a stream: Accept must allow text/event-stream")
 UNKNOWN = Failure(404, "not_found", "there is no such watch; POST /v0/watch makes one")
 
@@ -168,7 +171,7 @@ def create(exchange: Exchange) -> None:
     exchange.body_done()
     app, core = exchange.app, exchange.core
     view = _view(asked, core)
-    heartbeat_ms = min(max(check_u64(asked.heartbeat_ms, "heartbeat_ms"), 1000), 60_000)
+    heartbeat_ms = min(max(check_u64(asked.heartbeat_ms, "heartbeat_ms"), _least_ms(app.settings)), HEARTBEAT_MAX_MS)
     _check_names(exchange, asked)
     app.sessions.sweep(app.clock.now_ms())
     lenient = wire.flag(exchange.params(), "lenient", False)
@@ -190,6 +193,12 @@ def create(exchange: Exchange) -> None:
         exchange.fail(error)
 
     reading.refresh(core, list(found.values()), lambda: _created(exchange, session, asked, found), done)
+
+
+def _least_ms(settings: Settings) -> int:
+    """The shortest heartbeat; tests may have a shorter one (09 §6)."""
+    least = settings.test_min_heartbeat_ms
+    return HEARTBEAT_MIN_MS if least is None else min(max(least, 1), HEARTBEAT_MIN_MS)
 
 
 def _view(asked: WatchBody, core: Core) -> View:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import httpx
+from hyperframe.frame import RstStreamFrame
 
 from tests.api import expect
 from tests.api.frames import Talk
@@ -196,7 +197,6 @@ class Stream2(Stream):
 
     def reset(self) -> None:
         """RST_STREAM, and the connection stays."""
-        from hyperframe.frame import RstStreamFrame
 
         self.talk.send(RstStreamFrame(self.stream_id, error_code=8))
 

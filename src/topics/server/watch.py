@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -88,6 +88,25 @@ class Place(msgspec.Struct):
 
     instance: Instance
     seq: int
+    before: Place | None = None
+    """Where it was in the instance before this one."""
+
+    def start(self, told: int | None) -> Start:
+        """Where a stream begins that was told this cursor last; it never raises one [RSM-3]."""
+        before = self.before
+        if told is None:
+            return Start(self.seq, self.instance)
+        if before is not None and (told > self.seq or told == before.seq):
+            # Of the instance before, for nobody was ever further in this one: whatever was sent of it may be lost.
+            return Start(0, before.instance)
+        return Start(min(self.seq, told), self.instance)
+
+
+class Start(NamedTuple):
+    """Where a stream begins in a topic."""
+
+    seq: int
+    instance: Instance
 
 
 class Session:
@@ -115,7 +134,7 @@ class Session:
             if follower.instance is None or follower.is_stale:
                 continue
             if follower.instance.id > place.instance.id:
-                place.instance, place.seq = follower.instance, follower.cursor
+                self.places[name] = Place(follower.instance, follower.cursor, Place(place.instance, place.seq))
             elif follower.instance == place.instance:
                 place.seq = max(place.seq, follower.cursor)
 
@@ -303,11 +322,12 @@ class Opened:
         session.streams.add(stream)
         session.seen_ms = self._app.clock.now_ms()
         told = sse.cursors_of(exchange.headers.get(b"last-event-id", b""))
-        stream.feed.past = {name: min(place.seq, told.get(name, place.seq)) for name, place in session.places.items()}
+        starts = {name: place.start(told.get(name)) for name, place in sorted(session.places.items())}
+        stream.feed.past = {name: start.seq for name, start in starts.items()}
         stream.open(exchange)
-        for name in sorted(session.places):
-            stream.feed.follow(name, stream.feed.past[name], session.view, session.places[name].instance)
-        if not session.places:
+        for name, start in starts.items():
+            stream.feed.follow(name, start.seq, session.view, start.instance)
+        if not starts:
             stream.over()
 
     def key_removed(self) -> None:

@@ -293,7 +293,11 @@ def stream(exchange: Exchange) -> None:
     refusal = app.streams.enter(opened, key)
     if refusal is not None:
         raise Refused(refusal)
-    opened.begin(exchange)
+    try:
+        opened.begin(exchange)
+    except BaseException:
+        opened.abandon()
+        raise
 
 
 def _key_of(exchange: Exchange, session: Session) -> Key | None:
@@ -329,6 +333,10 @@ class Opened:
             stream.feed.follow(name, start.seq, session.view, start.instance)
         if not starts:
             stream.over()
+
+    def abandon(self) -> None:
+        """It could not begin: nothing of it stays [RES-6]."""
+        self._stream.broken(RuntimeError("not begun"))
 
     def key_removed(self) -> None:
         """`Sessions` tells the streams of a session itself, for they all end with it."""

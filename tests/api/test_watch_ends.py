@@ -521,6 +521,21 @@ def test_a_client_that_takes_nothing_holds_a_stopping_server_up_for_a_second_or_
             assert not thread.is_alive(), "it is not waited for until the end of the drain"
 
 
+def test_a_full_socket_of_http_2_holds_a_stopping_server_up_for_a_second_or_so() -> None:
+    """[API-5]"""
+    with running() as server, server.client() as client:
+        put(client, "t")
+        wid = watch(client, "t", limit=1)["wid"]
+        with Talk(server, initial_window=2**31 - 1, windows=False) as talk:
+            talk.give(2**30, 0)
+            Stream2(talk, f"/v0/watch/{wid}")
+            for _ in range(150):
+                write(client, "t", BIG)
+            thread = stopping(server)
+            thread.join(6)
+            assert not thread.is_alive(), "it is not waited for until the end of the drain"
+
+
 @VERSIONS
 def test_while_it_stops_no_stream_is_opened(http2: bool) -> None:
     """[API-5, API-20]"""

@@ -279,6 +279,8 @@ class Http2:
         """No new streams are awaited: the connection ends with the last one."""
         self._closing = False
         self._linger_until_ns: int | None = None
+        self._streams_until_ns: int | None = None
+        """When streams that were told of the server's end have to have taken it."""
         self._ticking = False
         """A flush is due anyway."""
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
@@ -345,6 +347,7 @@ class Http2:
         # What is answered goes first: there are clients that hear nothing behind it.
         for stream in list(self._streams.values()):
             if stream.listener is not None:
+                self._streams_until_ns = self._home.now_ns() + LINGER_NS
                 stream.listener.drain()
         self._flush()
         self._put(frame.serialize())
@@ -358,6 +361,8 @@ class Http2:
             if now_ns >= self._linger_until_ns:
                 self._transport.abort()
             return
+        if self._streams_until_ns is not None and now_ns >= self._streams_until_ns:
+            self._give_up_streams()
         if self._closing or self._is_stuck(now_ns):
             return
         if self._partial_ns is not None and now_ns - self._partial_ns >= HEAD_NS:
@@ -368,6 +373,16 @@ class Http2:
         self._orphans = [one for one in self._orphans if not one.answered]
         self._ping(now_ns)
         self._flush()
+
+    def _give_up_streams(self) -> None:
+        """The server stops, and streams had a second for their last frame; other answers have longer [API-5]."""
+        for stream in list(self._streams.values()):
+            if stream.is_ending:
+                self._reset(stream, ErrorCodes.CANCEL)
+        unsent = self._transport.get_write_buffer_size()
+        gone_out, self._gone_out = self._gone_out, self._written - unsent
+        if unsent and not self._streams and gone_out == self._gone_out:
+            self._transport.abort()
 
     def _is_stuck(self, now_ns: int) -> bool:
         """Whether output made no progress for 30 s [API-24]; then the connection is closed."""

@@ -523,10 +523,19 @@ class Topic:
         age = [state.expired(rules.latest) for state in states]
         for seq, rec in states[0].records.items():
             sure = all(seq in state.records and seq > lost for state, lost in zip(states, age, strict=True))
-            floor = self.live.lost if self.mixed or states[0].config.durability == "ephemeral" else 0
+            floor = self._given_up(rules) if self.mixed or states[0].config.durability == "ephemeral" else 0
             if sure and seq not in shown and seq not in self.soft | self.unsure and seq > floor:
                 what = "acknowledged" if rules.how != "crash" else "durable"
                 raise Violation(f"{_show(rec)} was {what} and is gone after a {rules.how} [INV-4]")
+
+    def _given_up(self, rules: Rules) -> int:
+        """How far caps and age may have got among all records, those in memory too; the log may tell of it already."""
+        found = [self.live]
+        for event in self.events:
+            if not event.acked:
+                found.append(self.live.copy())
+                found[-1].apply(event)
+        return max(max(state.lost, state.expired(rules.latest)) for state in found)
 
     def _nothing_back(self, view: View, states: list[State]) -> None:
         """What every allowed state has given up stays away [INV-8]."""
@@ -558,7 +567,7 @@ class Topic:
         if volatile:
             low = state.lost + 1
         if volatile or self.mixed:
-            high = max(high, self.live.lost + 1)
+            high = max(high, self._given_up(rules) + 1)
         if not low <= view.floor <= high:
             return f"the floor is {view.floor}, not {low}"
         if view.head < max(state.head, _owed(lost)):

@@ -659,6 +659,24 @@ class TestTheRunningEngine:
         with pytest.raises(Violation, match="is back"):
             of.judge(back, rules("kill"))
 
+    def test_the_log_may_tell_of_a_floor_before_anybody_sees_it(self) -> None:
+        """[DUR-12]: of age among records in memory, and of a cap whose change of configuration is not answered yet."""
+        of = topic("ephemeral")
+        write(of, 2)
+        configure(of, "memory", ttl_ms=100)
+        of.judge(shown(of, floor=3, records=()), rules("kill", now=T0 + 101))
+        with pytest.raises(Violation, match="floor"):
+            of.judge(shown(of, floor=3, records=()), rules("kill", now=T0 + 100))
+        of = topic()
+        write(of, 3)
+        configure(of, "ephemeral")
+        write(of, 2)
+        tight = TopicConfig.parse({"durability": "fsync", "cap_records": 2})
+        of.stage(Change(of.live, config=tight))
+        of.judge(View(tight, 5, 4, (), ()), rules("kill"))
+        with pytest.raises(Violation, match="the floor is 5"):
+            of.judge(View(tight, 5, 5, (), ()), rules("kill"))
+
     def test_a_floor_that_cannot_be_logged_stays_where_it_was(self) -> None:
         """[DUR-12]: the shard is latched; what the caps would take is still there, and a sound shard must take it."""
         of = topic("ephemeral")

@@ -718,8 +718,8 @@ class EngineMachine(RuleBasedStateMachine):
             "tick": self.engine.tick,
             "close": self.engine.close,
         }.get(what, self.engine.tick)
+        rows = self.unique(rows)
         if what == "append" and not topic.restarted and topic.admits(rows) is None:
-            rows = self.unique(rows)
             after.append(rows, self.clock.now_ms())
             call = lambda: self.engine.append(name, [new(**row) for row in rows])  # noqa: E731
         elif what == "delete":

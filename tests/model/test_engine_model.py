@@ -470,10 +470,14 @@ class EngineMachine(RuleBasedStateMachine):
         if not topic.restarted:
             return
         page = self.engine.read(name, entry.head - 1, limit=1)
-        if not page.records:
-            return
-        ts = page.records[0].ts
         older = max((row.ts for row in topic.rows.values() if row.seq < entry.first), default=0)
+        if page.records:
+            ts = page.records[0].ts
+        elif entry.head in topic.rows and topic.config.ttl_ms:
+            # Too old already: the clock has gone back behind what age was last judged by [S-263].
+            ts = max(self.clock.now_ms(), older)
+        else:
+            return
         assert max(self.clock.now_ms(), older) <= ts <= topic.newest_ts
         for seq in range(entry.first, entry.head + 1):
             topic.written[seq] = topic.written[seq]._replace(ts=ts)

@@ -1,0 +1,451 @@
+"""The rules of leases: one queue's state, driven by instants and events given to it (04 §2 … §7, §10).
+
+A job that was never delivered is no state at all: it is a live record behind `cursor`, found by looking it up. What was
+delivered and is not done has a delivery counter and is in exactly one of four places:
+
+    held       leased; expires by a heap when somebody looks, without a timer [LSE-2]
+    delayed    nacked with a delay that is not over
+    reclaim    to be had again, lowest seq first, before what was never delivered [CLM-2]
+    due        delivered as often as it may be: to be moved to the dead letters [DLQ-2], or being moved
+
+Events (`control.Lease`) are values: a verb has them made here, they are applied by `apply`, logged, and replayed by the
+same `apply`. What happens to records is told by the topic: `done` for acks and moves, `gone` and `below` for what was
+deleted or evicted under its lease [QOB-3]. So `in_flight` and `delayed` are exact at any instant, and memory follows
+the jobs that are in flight or came back, not the jobs.
+
+No clock, no disk, no callers: pure. Owner only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, NamedTuple, TypeVar
+
+from topics.codec.control import Lease as Event
+from topics.codec.snapshot import DelayRow, DeliveryRow, LeaseRow, QueueState
+
+CLAIMED: Final = 0
+RELEASED: Final = 1
+EXTENDED: Final = 2
+ACKED: Final = 3
+
+LEASE_MS_MIN: Final = 100
+LEASE_MS_MAX: Final = 86_400_000
+DELAY_MS_MAX: Final = 86_400_000
+LOOK_AHEAD: Final = 256
+"""Jobs looked up at once."""
+RUN_SHIFT: Final = 40
+
+_T = TypeVar("_T")
+_N = TypeVar("_N", int, tuple[int, int])
+
+Look = Callable[[int, int], Sequence[int]]
+"""Live seqs above one, ascending: at least so many, all if there are fewer."""
+
+
+def lease_number(run: int, delivery: int) -> int:
+    """The id of a delivery: never the same twice, over runs and queues [LSE-4]."""
+    return (run << RUN_SHIFT) + delivery
+
+
+def clamped_ms(asked: int | None, default: int) -> int:
+    """The effective lease [LSE-6]."""
+    return min(max(default if asked is None else asked, LEASE_MS_MIN), LEASE_MS_MAX)
+
+
+def deal(jobs: Sequence[_T], wants: Sequence[int]) -> list[list[_T]]:
+    """Jobs one at a time, in the order of arrival, to whoever still wants more [COH-3]."""
+    hands: list[list[_T]] = [[] for _ in wants]
+    turn = [at for at, want in enumerate(wants) if want > 0]
+    given = 0
+    while given < len(jobs) and turn:
+        for at, job in zip(turn, jobs[given:], strict=False):
+            hands[at].append(job)
+            given += 1
+        turn = [at for at in turn if len(hands[at]) < wants[at]]
+    return hands
+
+
+class Lease:
+    """A job in the hands of a node [LSE-1]."""
+
+    __slots__ = ("acking", "dead", "deadline_ms", "holder", "id", "node", "seq")
+
+    def __init__(self, seq: int, node: str, id: int, deadline_ms: int, holder: object = None) -> None:
+        self.seq = seq
+        self.node = node
+        self.id = id
+        self.deadline_ms = deadline_ms
+        self.holder = holder
+        """The work stream it was delivered on, if any."""
+        self.acking = False
+        """Its ack is on its way: it does not expire, and nobody acks it again."""
+        self.dead = False
+        """The job was removed under it."""
+
+
+class Due(NamedTuple):
+    """A job that is to be moved to the dead letters."""
+
+    seq: int
+    deliveries: int
+
+
+class Leases:
+    """The leases of one queue. Invariant: `deliveries` has every job of the four places, and no other."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Lease] = {}
+        """Also those whose job is dead, until they are acked or expire."""
+        self.delayed: dict[int, int] = {}
+        """When each of them is ready."""
+        self.deliveries: dict[int, int] = {}
+        self.in_flight = 0
+        """Leases whose job lives."""
+        self.cursor = 0
+        """The highest seq that was ever delivered."""
+        self.dead_lettered = 0
+        self.on_end: Callable[[Lease], None] = lambda lease: None
+        """Called when a lease is over, for whatever reason."""
+        self._reclaim: set[int] = set()
+        self._due: set[int] = set()
+        self._moving: set[int] = set()
+        self._most = 0
+        """Deliveries after which a job is due; 0: never."""
+        self._expiries: list[tuple[int, int]] = []
+        self._delays: list[tuple[int, int]] = []
+        self._lowest: list[int] = []
+        """Of `_reclaim`."""
+        self._lowest_due: list[int] = []
+        self._tracked: list[int] = []
+        """Of `deliveries`, lowest first: what a floor passes."""
+        self._ahead: deque[int] = deque()
+        """Jobs that were never delivered, looked up ahead."""
+        self._looked = 0
+        """Up to where."""
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> None:
+        """What is over by now can be had again; the first thing of every call [LSE-2]."""
+        expiries, delays = self._expiries, self._delays
+        while expiries and expiries[0][0] < now_ms:
+            deadline, seq = heappop(expiries)
+            lease = self.held.get(seq)
+            if lease is not None and lease.deadline_ms == deadline and not lease.acking:
+                self._end(lease)
+                self._put(seq)
+        while delays and delays[0][0] <= now_ms:
+            ready_at, seq = heappop(delays)
+            if self.delayed.get(seq) == ready_at:
+                del self.delayed[seq]
+                self._put(seq)
+
+    def next_change_ms(self) -> int | None:
+        """The first instant at which a lease has expired or a delay is over, as things stand."""
+        expiries, delays = self._expiries, self._delays
+        while expiries and not self._expires(*expiries[0]):
+            heappop(expiries)
+        while delays and self.delayed.get(delays[0][1]) != delays[0][0]:
+            heappop(delays)
+        instants = [expiries[0][0] + 1] if expiries else []
+        instants += [delays[0][0]] if delays else []
+        return min(instants, default=None)
+
+    def _expires(self, deadline_ms: int, seq: int) -> bool:
+        lease = self.held.get(seq)
+        return lease is not None and lease.deadline_ms == deadline_ms and not lease.acking
+
+    # -- a claim pass --------------------------------------------------------------------------------------------------
+
+    def limit(self, max_deliveries: int) -> None:
+        """After how many deliveries a job is due for the dead letters, from now on; 0: never [DLQ-1]."""
+        if max_deliveries != self._most:
+            self._most = max_deliveries
+            due, self._due, self._lowest_due = self._due, set(), []
+            for seq in due:
+                self._put(seq)
+
+    def choose(self, count: int, look: Look) -> list[int]:
+        """The next jobs in the order of [CLM-2]. They are to be claimed, or put back, before anything else happens."""
+        chosen: list[int] = []
+        heap = self._lowest
+        while heap and len(chosen) < count:
+            seq = heappop(heap)
+            if seq not in self._reclaim or (chosen and chosen[-1] == seq):
+                continue
+            if self._most and self.deliveries[seq] >= self._most:
+                self._reclaim.remove(seq)
+                self._due.add(seq)
+                heappush(self._lowest_due, seq)
+            else:
+                chosen.append(seq)
+        while len(chosen) < count and (self._ahead or self._look(count - len(chosen), look)):
+            chosen.append(self._ahead.popleft())
+        return chosen
+
+    def _look(self, count: int, look: Look) -> bool:
+        while not self._ahead:
+            found = look(self._looked, max(count, LOOK_AHEAD))
+            if not found:
+                return False
+            self._looked = found[-1]
+            # Behind a restart the cursor is not known: what was delivered before is found again.
+            self._ahead.extend(seq for seq in found if seq not in self.deliveries and seq not in self.held)
+        return True
+
+    def put_back(self, seqs: Sequence[int]) -> None:
+        """Chosen jobs that nobody gets after all."""
+        fresh = []
+        for seq in seqs:
+            if seq in self._reclaim:
+                heappush(self._lowest, seq)
+            else:
+                fresh.append(seq)
+        self._ahead.extendleft(reversed(fresh))
+
+    def set_aside(self, seq: int) -> None:
+        """A chosen job that cannot be read now: it is tried again by every pass, and keeps its counter."""
+        if seq not in self.deliveries:
+            self.deliveries[seq] = 0
+            heappush(self._tracked, seq)
+        self._put(seq)
+
+    def claim(self, seq: int, node: str, id: int, deadline_ms: int, holder: object = None) -> Event:
+        """Hand out a chosen job [CLM-3]."""
+        deliveries = self.deliveries.get(seq, 0) + 1
+        event = Event(event=CLAIMED, node=node, lease_id=id, deadline_ms=deadline_ms, deliveries=deliveries)
+        self.apply(seq, event, holder)
+        return event
+
+    def take_due(self, count: int) -> list[Due]:
+        """Jobs to be moved now, lowest first; they are neither claimable nor due until that is decided [DLQ-2]."""
+        taken: list[Due] = []
+        while self._lowest_due and len(taken) < count:
+            seq = heappop(self._lowest_due)
+            if seq in self._due:
+                self._due.remove(seq)
+                self._moving.add(seq)
+                taken.append(Due(seq, self.deliveries[seq]))
+        return taken
+
+    def not_moved(self, seqs: Iterable[int]) -> None:
+        """A move failed: the job stays, and a later pass tries again [DLQ-7]."""
+        for seq in seqs:
+            if seq in self._moving:
+                self._moving.remove(seq)
+                self._put(seq)
+
+    # -- ack, nack, extend ---------------------------------------------------------------------------------------------
+
+    def find(self, seq: int, node: str, id: int | None) -> Lease | None:
+        """The active lease that a call names by node and, where it is fenced, by id [LSE-7, LSE-8]."""
+        lease = self.held.get(seq)
+        if lease is None or lease.acking or lease.node != node or (id is not None and lease.id != id):
+            return None
+        return lease
+
+    def begin_ack(self, lease: Lease) -> None:
+        """The delete of its job is on its way."""
+        lease.acking = True
+
+    def ack_failed(self, seqs: Iterable[int]) -> None:
+        """The jobs were not deleted: they are to be had again [ACK-5]."""
+        for seq in seqs:
+            lease = self.held.get(seq)
+            if lease is not None and lease.acking:
+                self._end(lease)
+                self._put(seq)
+
+    def ack_refused(self, seqs: Iterable[int]) -> None:
+        """The delete was not even begun: the leases are what they were."""
+        for seq in seqs:
+            lease = self.held.get(seq)
+            if lease is not None and lease.acking:
+                lease.acking = False
+                heappush(self._expiries, (lease.deadline_ms, seq))
+
+    def release(self, lease: Lease, ready_at_ms: int = 0) -> Event:
+        """Give a lease up; the job is ready at once, or then [NAK-1, WRK-6]."""
+        event = Event(event=RELEASED, node=lease.node, lease_id=lease.id, ready_at_ms=ready_at_ms)
+        self.apply(lease.seq, event)
+        return event
+
+    def extend(self, lease: Lease, deadline_ms: int) -> Event:
+        """Set the deadline [EXT-1]."""
+        deliveries = self.deliveries.get(lease.seq, 0)
+        event = Event(
+            event=EXTENDED, node=lease.node, lease_id=lease.id, deadline_ms=deadline_ms, deliveries=deliveries
+        )
+        self.apply(lease.seq, event)
+        return event
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def apply(self, seq: int, event: Event, holder: object = None) -> None:
+        """Make an event true, now or in replay; a stale one changes nothing [QRC-4]."""
+        if event.event == CLAIMED:
+            self._claimed(seq, event, holder)
+            return
+        lease = self.held.get(seq)
+        if lease is None or lease.id != event.lease_id:
+            return
+        if event.event == EXTENDED:
+            lease.deadline_ms = event.deadline_ms
+            heappush(self._expiries, (event.deadline_ms, seq))
+            self._expiries = _tidied(self._expiries, len(self.held), lambda row: self._expires(*row))
+        elif event.event == ACKED:
+            self.done((seq,))
+        else:
+            self._end(lease)
+            if seq not in self.deliveries:
+                return
+            if event.ready_at_ms:
+                self.delayed[seq] = event.ready_at_ms
+                heappush(self._delays, (event.ready_at_ms, seq))
+                self._delays = _tidied(self._delays, len(self.delayed), lambda row: self.delayed.get(row[1]) == row[0])
+            else:
+                self._put(seq)
+
+    def _claimed(self, seq: int, event: Event, holder: object) -> None:
+        before = self.held.get(seq)
+        if before is not None:
+            self._end(before)
+        self._take_out(seq)
+        if seq not in self.deliveries:
+            heappush(self._tracked, seq)
+            self._tracked = _tidied(self._tracked, len(self.deliveries), self.deliveries.__contains__)
+        self.deliveries[seq] = event.deliveries
+        self.held[seq] = Lease(seq, event.node, event.lease_id, event.deadline_ms, holder)
+        self.in_flight += 1
+        heappush(self._expiries, (event.deadline_ms, seq))
+        self._expiries = _tidied(self._expiries, len(self.held), lambda row: self._expires(*row))
+        self.cursor = max(self.cursor, seq)
+
+    def _end(self, lease: Lease) -> None:
+        del self.held[lease.seq]
+        if not lease.dead:
+            self.in_flight -= 1
+        self.on_end(lease)
+
+    def _put(self, seq: int) -> None:
+        """A job can be had again, if it still is one."""
+        if seq in self.deliveries:
+            self._reclaim.add(seq)
+            heappush(self._lowest, seq)
+            self._lowest = _tidied(self._lowest, len(self._reclaim), self._reclaim.__contains__)
+
+    def _take_out(self, seq: int) -> None:
+        self.delayed.pop(seq, None)
+        self._reclaim.discard(seq)
+        self._due.discard(seq)
+        self._moving.discard(seq)
+
+    # -- what happens to records ---------------------------------------------------------------------------------------
+
+    def done(self, seqs: Iterable[int]) -> None:
+        """Jobs were acked or moved, and are deleted: leases and counters go [ACK-4]."""
+        for seq in seqs:
+            lease = self.held.get(seq)
+            if lease is not None:
+                self._end(lease)
+            if self.deliveries.pop(seq, None) is not None:
+                self._take_out(seq)
+
+    def moved(self, seqs: Iterable[int]) -> None:
+        """The same of jobs that have become dead letters [DLQ-7]."""
+        listed = list(seqs)
+        self.dead_lettered += len(listed)
+        self.done(listed)
+
+    def gone(self, seqs: Iterable[int]) -> None:
+        """Jobs were deleted or evicted; a lease stays until it is acked or expires [QOB-3]."""
+        for seq in seqs:
+            if self.deliveries.pop(seq, None) is None:
+                continue
+            self._take_out(seq)
+            lease = self.held.get(seq)
+            if lease is not None and not lease.dead:
+                lease.dead = True
+                self.in_flight -= 1
+
+    def below(self, floor: int) -> None:
+        """Everything below a floor is gone."""
+        tracked = self._tracked
+        while tracked and tracked[0] < floor:
+            self.gone((heappop(tracked),))
+        while self._ahead and self._ahead[0] < floor:
+            self._ahead.popleft()
+
+    def forget_ahead(self) -> None:
+        """Records were deleted: what was looked up ahead may be among them."""
+        self._ahead.clear()
+        self._looked = self.cursor
+
+    def keep(self, live: Set[int]) -> None:
+        """Only these of the jobs with a counter live."""
+        self.gone([seq for seq in self.deliveries if seq not in live])
+        self.forget_ahead()
+
+    # -- keeping -------------------------------------------------------------------------------------------------------
+
+    def saved(self) -> QueueState:
+        """For the snapshot (06 §13)."""
+        return QueueState(
+            cursor=self.cursor,
+            dead_lettered=self.dead_lettered,
+            leases=tuple(LeaseRow(one.seq, one.node, one.id, one.deadline_ms) for one in self.held.values()),
+            deliveries=tuple(DeliveryRow(*row) for row in self.deliveries.items()),
+            delayed=tuple(DelayRow(ready_at, seq) for seq, ready_at in self.delayed.items()),
+        )
+
+    @classmethod
+    def restored(cls, state: QueueState) -> Leases:
+        """From a snapshot. The cursor begins anew: a job without a counter is one that was never delivered [QRC-8]."""
+        made = cls()
+        made.dead_lettered = state.dead_lettered
+        counters = {row.seq: row.deliveries for row in state.deliveries}
+        for row in state.leases:
+            event = Event(
+                event=CLAIMED, node=row.node, lease_id=row.lease_id, deadline_ms=row.deadline_ms,
+                deliveries=counters.get(row.seq, 0),
+            )  # fmt: skip
+            made.apply(row.seq, event)
+            if row.seq not in counters:
+                made.gone((row.seq,))
+        for seq, deliveries in counters.items():
+            if seq not in made.held:
+                made.deliveries[seq] = deliveries
+                heappush(made._tracked, seq)
+        for delay in state.delayed:
+            if delay.seq in made.deliveries and delay.seq not in made.held:
+                made.delayed[delay.seq] = delay.ready_at_ms
+                heappush(made._delays, (delay.ready_at_ms, delay.seq))
+        for seq in made.deliveries:
+            if seq not in made.held and seq not in made.delayed:
+                made._put(seq)
+        made.cursor = 0
+        return made
+
+    def restart(self) -> None:
+        """Replay is over: look for jobs from the beginning [QRC-8]."""
+        self.cursor = 0
+        self.forget_ahead()
+
+    def page(self, after: int, count: int) -> Iterator[int]:
+        """Live jobs that are leased or delayed, above a seq, by seq; at most so many."""
+        seqs = [seq for seq, lease in self.held.items() if seq > after and not lease.dead]
+        seqs += [seq for seq in self.delayed if seq > after]
+        seqs.sort()
+        return iter(seqs[:count])
+
+
+def _tidied(heap: list[_N], wanted: int, is_wanted: Callable[[Any], bool]) -> list[_N]:
+    """A heap without what is not wanted any more, once that is most of it."""
+    if len(heap) <= 2 * wanted + 64:
+        return heap
+    kept = [one for one in dict.fromkeys(heap) if is_wanted(one)]
+    heapify(kept)
+    return kept

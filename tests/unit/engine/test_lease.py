@@ -1,0 +1,418 @@
+"""The rules of leases, without an engine around them (04 §2 … §7, §10)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics.codec.control import Lease as Event
+from topics.engine.lease import (
+    ACKED,
+    CLAIMED,
+    EXTENDED,
+    LOOK_AHEAD,
+    RELEASED,
+    Due,
+    Lease,
+    Leases,
+    clamped_ms,
+    deal,
+    lease_number,
+)
+
+
+class Jobs:
+    """Live records, and the leases over them."""
+
+    def __init__(self, count: int) -> None:
+        self.live = set(range(1, count + 1))
+        self.leases = Leases()
+        self.looks = 0
+        self.ids = 0
+
+    def look(self, after: int, count: int) -> list[int]:
+        self.looks += 1
+        return sorted(seq for seq in self.live if seq > after)[:count]
+
+    def claim(self, count: int = 1, node: str = "w", *, until: int = 100) -> list[int]:
+        chosen = self.leases.choose(count, self.look)
+        for seq in chosen:
+            self.ids += 1
+            self.leases.claim(seq, node, self.ids, until)
+        return chosen
+
+    def lease(self, seq: int) -> Lease:
+        return self.leases.held[seq]
+
+    def delete(self, *seqs: int) -> None:
+        self.live -= set(seqs)
+        self.leases.gone(seqs)
+        self.leases.forget_ahead()
+
+    def ack(self, *seqs: int) -> None:
+        self.live -= set(seqs)
+        self.leases.done(seqs)
+
+
+def test_a_lease_is_active_up_to_its_deadline_and_over_behind_it() -> None:
+    """[LSE-2, QOB-1]"""
+    jobs = Jobs(1)
+    jobs.claim(until=100)
+    jobs.leases.expire(100)
+    assert (jobs.leases.in_flight, jobs.claim()) == (1, [])
+    jobs.leases.expire(101)
+    assert (jobs.leases.in_flight, jobs.claim()) == (0, [1])
+
+
+def test_an_expired_lease_is_gone_though_nobody_claimed_the_job_again() -> None:
+    """[LSE-3]"""
+    jobs = Jobs(1)
+    jobs.claim(until=100)
+    jobs.leases.expire(101)
+    assert jobs.leases.find(1, "w", 1) is None
+
+
+def test_ids_tell_run_and_delivery() -> None:
+    """[LSE-4]"""
+    assert lease_number(3, 0x2F) == (3 << 40) + 0x2F
+    assert lease_number(0, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "effective"), [(None, 30_000), (0, 100), (99, 100), (5000, 5000), (10**9, 86_400_000)]
+)
+def test_the_lease_asked_for_is_clamped(asked: int | None, effective: int) -> None:
+    """[LSE-6]"""
+    assert clamped_ms(asked, 30_000) == effective
+
+
+def test_a_lease_is_found_by_node_and_id() -> None:
+    """[LSE-7, LSE-8]"""
+    jobs = Jobs(1)
+    jobs.claim(node="w")
+    assert jobs.leases.find(1, "w", None) is jobs.leases.find(1, "w", 1) is jobs.lease(1)
+    assert jobs.leases.find(1, "v", None) is None
+    assert jobs.leases.find(1, "w", 2) is None
+    assert jobs.leases.find(2, "w", None) is None
+
+
+def test_what_came_back_is_handed_out_first_lowest_seq_first() -> None:
+    """[CLM-2]"""
+    jobs = Jobs(6)
+    jobs.claim(4)
+    for seq in (3, 1):
+        jobs.leases.release(jobs.lease(seq))
+    assert jobs.claim(9) == [1, 3, 5, 6]
+
+
+def test_every_hand_out_counts_and_has_a_new_lease() -> None:
+    """[CLM-3, CLM-7, NAK-2]"""
+    jobs = Jobs(1)
+    for n in (1, 2, 3):
+        assert jobs.claim() == [1]
+        assert (jobs.leases.deliveries[1], jobs.lease(1).id) == (n, n)
+        jobs.leases.release(jobs.lease(1))
+        assert jobs.leases.deliveries[1] == n
+
+
+def test_a_job_has_one_lease_at_a_time() -> None:
+    """[LSE-5, INV-14]"""
+    jobs = Jobs(5)
+    assert jobs.claim(3) == [1, 2, 3]
+    assert jobs.claim(9) == [4, 5]
+    assert jobs.claim(9) == []
+
+
+def test_a_delayed_job_is_ready_at_its_time() -> None:
+    """[NAK-1, NAK-3]"""
+    jobs = Jobs(1)
+    jobs.claim(until=1000)
+    jobs.leases.release(jobs.lease(1), 500)
+    assert (jobs.leases.in_flight, jobs.leases.delayed) == (0, {1: 500})
+    jobs.leases.expire(499)
+    assert jobs.claim() == []
+    jobs.leases.expire(500)
+    assert (jobs.leases.delayed, jobs.claim()) == ({}, [1])
+
+
+def test_extending_sets_the_deadline_and_keeps_the_id() -> None:
+    """[EXT-1]"""
+    jobs = Jobs(1)
+    jobs.claim(until=100)
+    jobs.leases.extend(jobs.lease(1), 50)
+    jobs.leases.expire(51)
+    assert jobs.leases.held == {}
+    jobs.claim(until=100)
+    jobs.leases.extend(jobs.lease(1), 300)
+    jobs.leases.expire(300)
+    assert (jobs.lease(1).id, jobs.leases.deliveries[1]) == (2, 2)
+
+
+def test_an_ack_forgets_lease_and_counter() -> None:
+    """[ACK-4]"""
+    jobs = Jobs(2)
+    jobs.claim(2)
+    jobs.leases.begin_ack(jobs.lease(1))
+    assert jobs.leases.find(1, "w", None) is None
+    jobs.ack(1)
+    assert (list(jobs.leases.held), jobs.leases.deliveries, jobs.leases.in_flight) == ([2], {2: 1}, 1)
+
+
+def test_a_lease_does_not_expire_while_its_ack_is_on_its_way() -> None:
+    """Nobody gets a job whose delete may be committed already."""
+    jobs = Jobs(1)
+    jobs.claim(until=100)
+    jobs.leases.begin_ack(jobs.lease(1))
+    jobs.leases.expire(500)
+    assert (jobs.claim(), jobs.leases.in_flight, jobs.leases.next_change_ms()) == ([], 1, None)
+
+
+def test_a_failed_ack_leaves_the_job_claimable() -> None:
+    """[ACK-5]"""
+    jobs = Jobs(1)
+    jobs.claim()
+    jobs.leases.begin_ack(jobs.lease(1))
+    jobs.leases.ack_failed([1])
+    assert (jobs.leases.in_flight, jobs.claim(), jobs.leases.deliveries[1]) == (0, [1], 2)
+
+
+def test_a_refused_ack_leaves_the_lease_as_it_was() -> None:
+    """Nothing was begun: the worker may ack again, and the lease still expires."""
+    jobs = Jobs(1)
+    jobs.claim(until=100)
+    jobs.leases.begin_ack(jobs.lease(1))
+    jobs.leases.expire(100)
+    jobs.leases.ack_refused([1])
+    assert jobs.leases.find(1, "w", 1) is not None
+    jobs.leases.expire(101)
+    assert jobs.claim() == [1]
+
+
+def test_a_job_removed_under_its_lease_leaves_the_counts_but_not_the_lease() -> None:
+    """[QOB-3]"""
+    jobs = Jobs(3)
+    jobs.claim(3)
+    jobs.delete(1, 2, 3)
+    assert jobs.leases.in_flight == 0
+    assert jobs.leases.find(1, "w", None) is not None
+    jobs.leases.release(jobs.lease(1))
+    jobs.leases.extend(jobs.lease(2), 1000)
+    jobs.ack(3)
+    jobs.leases.expire(1001)
+    assert (jobs.leases.held, jobs.leases.deliveries, jobs.leases.in_flight, jobs.claim(9)) == ({}, {}, 0, [])
+
+
+def test_a_floor_takes_every_job_below_it() -> None:
+    """[QOB-3]: held, delayed, to be had again, looked up ahead."""
+    jobs = Jobs(9)
+    jobs.claim(3)
+    jobs.leases.release(jobs.lease(1))
+    jobs.leases.release(jobs.lease(2), 70)
+    jobs.live -= {1, 2, 3, 4}
+    jobs.leases.below(5)
+    assert (jobs.leases.in_flight, jobs.leases.delayed, jobs.leases.deliveries) == (0, {}, {})
+    assert jobs.claim(2) == [5, 6]
+    jobs.leases.below(6)
+    assert (jobs.leases.in_flight, jobs.claim()) == (1, [7])
+
+
+def test_jobs_deleted_before_their_first_delivery_are_passed_over() -> None:
+    """[CLM-2]"""
+    jobs = Jobs(6)
+    jobs.claim()
+    jobs.delete(2, 3, 5)
+    assert jobs.claim(9) == [4, 6]
+
+
+def test_a_job_is_due_when_it_was_delivered_as_often_as_it_may_be() -> None:
+    """[DLQ-2]: it is taken out, the others are handed out."""
+    jobs = Jobs(3)
+    jobs.leases.limit(2)
+    for _ in range(2):
+        jobs.claim()
+        jobs.leases.release(jobs.lease(1))
+    assert jobs.claim(2) == [2, 3]
+    assert jobs.leases.take_due(10) == [Due(1, 2)]
+    assert jobs.leases.take_due(10) == []
+    jobs.leases.moved([1])
+    assert (jobs.leases.dead_lettered, 1 in jobs.leases.deliveries) == (1, False)
+
+
+def test_a_move_that_failed_is_tried_by_a_later_pass_with_the_same_count() -> None:
+    """[DLQ-7]"""
+    jobs = Jobs(1)
+    jobs.leases.limit(1)
+    jobs.claim()
+    jobs.leases.release(jobs.lease(1))
+    for _ in range(3):
+        assert jobs.claim() == []
+        assert jobs.leases.take_due(10) == [Due(1, 1)]
+        jobs.leases.not_moved([1])
+    assert jobs.leases.dead_lettered == 0
+
+
+def test_without_a_limit_jobs_that_were_due_are_delivered_again() -> None:
+    """[DLQ-1, QUE-7]"""
+    jobs = Jobs(1)
+    jobs.leases.limit(1)
+    jobs.claim()
+    jobs.leases.release(jobs.lease(1))
+    assert jobs.claim() == []
+    jobs.leases.limit(0)
+    assert (jobs.claim(), jobs.leases.deliveries[1]) == ([1], 2)
+
+
+def test_what_was_put_back_comes_in_the_same_order() -> None:
+    jobs = Jobs(5)
+    jobs.claim(2)
+    jobs.leases.release(jobs.lease(1))
+    chosen = jobs.leases.choose(3, jobs.look)
+    assert chosen == [1, 3, 4]
+    jobs.leases.put_back(chosen)
+    assert jobs.leases.choose(9, jobs.look) == [1, 3, 4, 5]
+
+
+def test_a_job_that_cannot_be_read_is_tried_again_and_not_counted() -> None:
+    jobs = Jobs(2)
+    assert jobs.leases.choose(1, jobs.look) == [1]
+    jobs.leases.set_aside(1)
+    assert (jobs.claim(2), jobs.leases.deliveries) == ([1, 2], {1: 1, 2: 1})
+
+
+# Cohorts
+
+
+@pytest.mark.parametrize(
+    ("count", "wants", "shares"),
+    [
+        (18, [9, 9, 9], [6, 6, 6]),
+        (9, [2, 100], [2, 7]),
+        (50, [10] * 10, [5] * 10),
+        (3, [1, 1, 1, 1], [1, 1, 1, 0]),
+        (0, [5], [0]),
+        (4, [], []),
+        (4, [0, 2], [0, 2]),
+    ],
+)
+def test_a_cohort_shares_evenly(count: int, wants: list[int], shares: list[int]) -> None:
+    """[COH-3]"""
+    assert [len(hand) for hand in deal(range(count), wants)] == shares
+
+
+def test_jobs_are_dealt_one_at_a_time_in_order() -> None:
+    """[COH-3]"""
+    assert deal([1, 2, 3, 4, 5, 6], [1, 3, 2]) == [[1], [2, 4, 6], [3, 5]]
+
+
+@given(st.integers(0, 60), st.lists(st.integers(0, 20), max_size=6))
+def test_dealing_gives_every_job_once_while_anybody_wants_one(count: int, wants: list[int]) -> None:
+    """[COH-3]"""
+    hands = deal(range(count), wants)
+    assert sorted(job for hand in hands for job in hand) == list(range(min(count, sum(wants))))
+    assert all(len(hand) <= want for hand, want in zip(hands, wants, strict=True))
+
+
+# Events
+
+
+def test_replaying_the_events_gives_the_same_leases() -> None:
+    """[QRC-1, QRC-3]"""
+    jobs = Jobs(5)
+    events = [(seq, jobs.leases.claim(seq, "w", seq, 100)) for seq in jobs.leases.choose(4, jobs.look)]
+    events.append((1, jobs.leases.release(jobs.lease(1))))
+    events.append((2, jobs.leases.release(jobs.lease(2), 70)))
+    events.append((3, jobs.leases.extend(jobs.lease(3), 400)))
+    twin = Leases()
+    for seq, event in events:
+        twin.apply(seq, event)
+    assert twin.saved() == jobs.leases.saved()
+    assert [event.event for _, event in events] == [CLAIMED] * 4 + [RELEASED, RELEASED, EXTENDED]
+
+
+@pytest.mark.parametrize("kind", [RELEASED, EXTENDED, ACKED])
+def test_a_stale_event_does_not_touch_a_newer_lease(kind: int) -> None:
+    """[QRC-4]"""
+    leases = Leases()
+    leases.apply(1, Event(event=CLAIMED, node="a", lease_id=1, deadline_ms=10, deliveries=1))
+    leases.apply(1, Event(event=CLAIMED, node="b", lease_id=2, deadline_ms=20, deliveries=2))
+    before = leases.saved()
+    leases.apply(1, Event(event=kind, node="a", lease_id=1, deadline_ms=99, deliveries=1))
+    assert leases.saved() == before
+    assert leases.in_flight == 1
+
+
+def test_an_acked_event_ends_its_lease() -> None:
+    """[QRC-1]"""
+    leases = Leases()
+    leases.apply(1, Event(event=CLAIMED, node="a", lease_id=1, deadline_ms=10, deliveries=1))
+    leases.apply(1, Event(event=ACKED, node="a", lease_id=1))
+    assert (leases.held, leases.deliveries, leases.in_flight) == ({}, {}, 0)
+
+
+def test_a_snapshot_brings_leases_delays_and_counters_back() -> None:
+    """[QRC-3, QRC-8]: what was released is to be had before what was never delivered."""
+    jobs = Jobs(6)
+    jobs.claim(4, until=500)
+    jobs.leases.release(jobs.lease(2))
+    jobs.leases.release(jobs.lease(3), 70)
+    jobs.delete(4)
+    saved = jobs.leases.saved()
+    jobs.leases = Leases.restored(saved)
+    assert (jobs.leases.in_flight, jobs.leases.delayed) == (1, {3: 70})
+    assert jobs.leases.find(4, "w", 4) is not None, "the lease of a job that is gone is still a lease"
+    assert jobs.claim(9) == [2, 5, 6]
+    assert (jobs.leases.deliveries[2], jobs.leases.deliveries[1]) == (2, 1)
+
+
+def test_after_a_restart_a_job_whose_claim_was_not_kept_is_fresh() -> None:
+    """[QRC-5, QRC-8]: nothing below the last known claim is stranded."""
+    jobs = Jobs(4)
+    for seq in (1, 3):
+        jobs.leases.apply(seq, Event(event=CLAIMED, node="a", lease_id=seq, deadline_ms=10, deliveries=1))
+    jobs.leases.restart()
+    assert jobs.claim(9) == [2, 4]
+    jobs.leases.expire(11)
+    assert jobs.claim(9) == [1, 3]
+
+
+# Cost
+
+
+def test_jobs_are_looked_up_many_at_once() -> None:
+    jobs = Jobs(2 * LOOK_AHEAD)
+    for _ in range(LOOK_AHEAD):
+        jobs.claim()
+    assert jobs.looks == 1
+
+
+def test_memory_follows_the_jobs_in_flight() -> None:
+    """Whatever was claimed, extended, given back and acked before."""
+    jobs = Jobs(3000)
+    for turn in range(3000):
+        (seq,) = jobs.claim(until=turn)
+        for _ in range(3):
+            jobs.leases.extend(jobs.lease(seq), 10**6 + turn)
+        jobs.leases.release(jobs.lease(seq), turn)
+        jobs.leases.expire(turn)
+        jobs.claim(until=10**6)
+        jobs.ack(seq)
+    leases = jobs.leases
+    heaps = (leases._expiries, leases._delays, leases._lowest, leases._tracked, leases._lowest_due)
+    assert all(len(heap) <= 70 for heap in heaps)
+    assert (leases.held, leases.deliveries, leases.delayed) == ({}, {}, {})
+
+
+def test_the_next_instant_is_that_of_the_first_lease_or_delay() -> None:
+    """[WRK-3]: what an alarm is set to."""
+    jobs = Jobs(3)
+    assert jobs.leases.next_change_ms() is None
+    jobs.claim(2, until=100)
+    assert jobs.leases.next_change_ms() == 101
+    jobs.leases.extend(jobs.lease(1), 300)
+    jobs.leases.release(jobs.lease(2), 200)
+    assert jobs.leases.next_change_ms() == 200
+    jobs.leases.expire(200)
+    assert jobs.leases.next_change_ms() == 301
+    jobs.ack(1)
+    assert jobs.leases.next_change_ms() is None

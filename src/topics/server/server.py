@@ -103,8 +103,10 @@ class Server:
             if tell is not None:
                 tell(share)
 
+        owner = LoopOwner(self._clock)
+
         def opened() -> Engine:
-            return Engine.open(path, self._config, clock=self._clock, fs=self._fs, progress=progress, owner=LoopOwner())
+            return Engine.open(path, self._config, clock=self._clock, fs=self._fs, progress=progress, owner=owner)
 
         engine = await self._loop.run_in_executor(None, opened)
         engine.lend_to(self._loop)

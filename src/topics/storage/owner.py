@@ -1,7 +1,8 @@
 """The owner: the one thread that all rules run on, and how it waits without waiting [A-1].
 
 Storage never blocks its owner. What must wait for a disk goes `aside`, on a thread that knows no rules; its outcome
-comes back as a call on the owner. What should happen after everything that is ready now goes `soon`.
+comes back as a call on the owner. What should happen after everything that is ready now goes `soon`. Work that needs
+the interpreter all the time gains nothing aside, it only makes the owner wait for its turns: it is `sliced`.
 
     InlineOwner   aside runs at once: tests with an injected clock, one deterministic thread
     LockedOwner   embedded: whoever holds the lock is the owner; helpers take it to report
@@ -15,14 +16,25 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, Protocol
+
+from topics.clock import Clock, SystemClock
 
 log = logging.getLogger("topics.storage")
 
 Work = Callable[[], object]
 Done = Callable[[BaseException | None], None]
 """Called on the owner with the error of the work, or `None`."""
+Steps = Iterator[None]
+"""Work that stops for a moment between steps of less than a tenth of a millisecond."""
+
+SLICE_MIN_NS: Final = 50_000
+SLICE_MAX_NS: Final = 2_000_000
+"""The owner is not kept longer by one stretch [A-1]."""
+SLICE_SHARE: Final = 8
+"""While others keep the owner busy, slices get one part in so many of the time they take."""
 
 
 class Owner(Protocol):
@@ -34,6 +46,10 @@ class Owner(Protocol):
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
         """Run `work` off the owner, one after another within a lane, then `done` on the owner."""
+        ...
+
+    def sliced(self, work: Steps, done: Done) -> None:
+        """Take `work` step by step, one work after another, between what the owner has to do; then `done`."""
         ...
 
 
@@ -78,6 +94,9 @@ class InlineOwner:
         else:
             outcome = None
         self._soon.append(lambda: done(outcome))
+
+    def sliced(self, work: Steps, done: Done) -> None:
+        self.aside("slices", lambda: _take_all(work), done)
 
     def run(self) -> None:
         """Do everything that was put off, until nothing is left."""
@@ -133,6 +152,9 @@ class LockedOwner:
             self._outstanding += 1
         thread.put(lambda: self._carry_out(work, done))
 
+    def sliced(self, work: Steps, done: Done) -> None:
+        self.aside("slices", lambda: _take_all(work), done)
+
     def _carry_out(self, work: Work, done: Done) -> None:
         outcome: BaseException | None = None
         try:
@@ -174,13 +196,21 @@ class LoopOwner(LockedOwner):
 
     What is put off runs in the loop's next pass, behind all sockets that were ready; what is put off meanwhile in the
     one after it, so that clients just answered join the next write and the next sync.
+
+    Slices are taken in passes of their own, and give way once to what was put off: an answer leaves at the end of the
+    pass that gives it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
+        self._clock = clock or SystemClock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
         self._reports: deque[tuple[Done, BaseException | None]] = deque()
+        self._works: deque[tuple[Steps, Done]] = deque()
+        self._sliced_ns = 0
+        """When the last slice ended."""
+        self._gave_way = False
 
     def lend(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on the loop is the owner; called on it, while nobody else uses the engine."""
@@ -193,6 +223,9 @@ class LoopOwner(LockedOwner):
         self._loop = None
         with self:
             self._take_reports()
+        while self._works:
+            work, done = self._works.popleft()
+            self._carry_out(partial(_take_all, work), done)
 
     def __exit__(self, *exception: object) -> None:
         if self._loop is None:
@@ -220,6 +253,42 @@ class LoopOwner(LockedOwner):
         if self._soon and not self._scheduled and self._loop is not None:
             self._schedule(self._loop)
 
+    def sliced(self, work: Steps, done: Done) -> None:
+        if self._loop is None:
+            super().sliced(work, done)
+            return
+        with self._idle:
+            self._outstanding += 1
+        self._works.append((work, done))
+        if len(self._works) == 1:
+            self._sliced_ns = self._clock.monotonic_ns()
+            self._loop.call_soon(self._slice)
+
+    def _slice(self) -> None:
+        """On the loop: steps of the first work for as long as is fair."""
+        if self._loop is None or not self._works:
+            return
+        self._gave_way = self._scheduled and not self._gave_way
+        if not self._gave_way:
+            now = self._clock.monotonic_ns()
+            spare = (now - self._sliced_ns) // SLICE_SHARE
+            self._take_steps(now + min(max(spare, SLICE_MIN_NS), SLICE_MAX_NS))
+            self._sliced_ns = self._clock.monotonic_ns()
+        if self._works:
+            self._loop.call_soon(self._slice)
+
+    def _take_steps(self, until_ns: int) -> None:
+        work, done = self._works[0]
+        outcome: BaseException | None = None
+        try:
+            for _ in work:
+                if self._clock.monotonic_ns() >= until_ns:
+                    return
+        except Exception as error:  # noqa: BLE001 - an outcome like any other: the owner judges it
+            outcome = error
+        self._works.popleft()
+        LockedOwner._report(self, done, outcome)
+
     def _report(self, done: Done, outcome: BaseException | None) -> None:
         loop = self._loop
         if loop is None:
@@ -232,6 +301,11 @@ class LoopOwner(LockedOwner):
         while self._reports:
             done, outcome = self._reports.popleft()
             super()._report(done, outcome)
+
+
+def _take_all(work: Steps) -> None:
+    for _ in work:
+        pass
 
 
 class _Lane:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from topics.storage.owner import Done, Work
+from topics.storage.owner import Done, Steps, Work
 
 
 class SteppedOwner:
@@ -31,6 +31,9 @@ class SteppedOwner:
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
         self.lanes.setdefault(lane, deque()).append((work, done))
+
+    def sliced(self, work: Steps, done: Done) -> None:
+        self.aside("slices", lambda: deque(work, maxlen=0), done)
 
     def run(self) -> None:
         """What was put off, but nothing of the helpers."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -15,9 +16,11 @@ from topics.clock import SystemClock
 from topics.errors import TopicsError, WalClosed
 from topics.fs import Fs, OsFs
 from topics.storage import group as groups
+from topics.storage import owner as owners
 from topics.storage import shard as shards
-from topics.storage.owner import InlineOwner, LockedOwner
+from topics.storage.owner import InlineOwner, LockedOwner, LoopOwner
 from topics.storage.shard import Lsn, Shard
+from topics.testing import ManualClock
 
 THREADS, EACH = 16, 50
 
@@ -355,3 +358,127 @@ def test_a_closed_shard_refuses_every_thread(tmp_path: Path) -> None:
     embedded.close()
     for outcome in [spawn(embedded.write) for _ in range(4)]:
         assert isinstance(outcome.exception(WAIT_S), WalClosed)
+
+
+# -- slices ----------------------------------------------------------------------------------------------------------
+
+
+def counting(seen: list[str], name: str, steps: int) -> Iterator[None]:
+    for n in range(steps):
+        seen.append(f"{name}{n}")
+        yield
+
+
+@pytest.mark.parametrize("make", [InlineOwner, LockedOwner, LoopOwner])
+def test_sliced_work_of_an_owner_without_a_loop_is_done_and_reported(
+    make: type[InlineOwner | LockedOwner | LoopOwner],
+) -> None:
+    """A-1: embedded, there is nobody to give way to."""
+    owner = make()
+    seen: list[str] = []
+    with owner:
+        owner.sliced(counting(seen, "a", 3), lambda error: seen.append(f"done {error}"))
+    owner.close()
+    if isinstance(owner, InlineOwner):
+        owner.run()
+    assert seen == ["a0", "a1", "a2", "done None"]
+
+
+class Ticking(ManualClock):
+    """A clock that moves on by each look at it: every step of work takes that long."""
+
+    def monotonic_ns(self) -> int:
+        self.advance(ms=1)
+        return super().monotonic_ns()
+
+
+def on_loop(play: Callable[[LoopOwner], Awaitable[None]]) -> None:
+    """With an owner that is lent to a loop, and taken back in the end."""
+
+    async def run() -> None:
+        owner = LoopOwner(Ticking())
+        owner.lend(asyncio.get_running_loop())
+        await play(owner)
+        owner.take_back()
+        owner.close()
+
+    asyncio.run(run())
+
+
+def test_one_work_is_sliced_after_another_and_others_run_in_between() -> None:
+    """A-1, P-10: a pass of the loop has a slice of the oldest work and everything that was put off."""
+    seen: list[str] = []
+
+    async def play(owner: LoopOwner) -> None:
+        done = asyncio.Event()
+        owner.sliced(counting(seen, "a", 4), lambda error: seen.append("a done"))
+        owner.sliced(counting(seen, "b", 3), lambda error: done.set())
+        for n in range(3):
+            await asyncio.sleep(0)
+            owner.soon(lambda n=n: seen.append(f"soon {n}"))
+        await done.wait()
+
+    on_loop(play)
+    works = [one for one in seen if not one.startswith("soon")]
+    assert works == ["a0", "a1", "a2", "a3", "a done", "b0", "b1", "b2"]
+    assert [one for one in seen if one.startswith("soon")] == ["soon 0", "soon 1", "soon 2"]
+    assert seen.index("soon 2") < seen.index("a done")
+
+
+def test_a_slice_gives_way_to_what_was_put_off_but_only_once() -> None:
+    """A-1: who waits for an answer has it first; who puts things off all the time does not stop the work."""
+    seen: list[str] = []
+
+    async def play(owner: LoopOwner) -> None:
+        done = asyncio.Event()
+
+        def again() -> None:
+            seen.append("soon")
+            if not done.is_set():
+                owner.soon(again)
+
+        owner.sliced(counting(seen, "a", 3), lambda error: done.set())
+        owner.soon(again)
+        await done.wait()
+
+    on_loop(play)
+    assert seen[:2] == ["soon", "a0"] or seen[:3] == ["soon", "soon", "a0"]
+    assert "a2" in seen
+
+
+def test_an_error_in_a_step_is_the_outcome_and_the_next_work_goes_on() -> None:
+    """S-73: nobody waits for ever."""
+    outcomes: list[BaseException | None] = []
+    error = ValueError("no")
+
+    def fails() -> Iterator[None]:
+        yield
+        raise error
+
+    async def play(owner: LoopOwner) -> None:
+        done = asyncio.Event()
+        owner.sliced(fails(), outcomes.append)
+        owner.sliced(counting([], "b", 2), lambda error: (outcomes.append(error), done.set())[0])
+        await done.wait()
+
+    on_loop(play)
+    assert outcomes == [error, None]
+
+
+def test_what_is_left_of_sliced_work_is_done_when_the_owner_is_taken_back() -> None:
+    """S-73, API-5: what was begun is brought to its end."""
+    seen: list[str] = []
+
+    async def play(owner: LoopOwner) -> None:
+        owner.sliced(counting(seen, "a", 3), lambda error: seen.append("a done"))
+        owner.sliced(counting(seen, "b", 1), lambda error: seen.append("b done"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    on_loop(play)
+    assert seen == ["a0", "a1", "a2", "a done", "b0", "b done"]
+
+
+def test_slices_are_as_long_as_the_specification_allows() -> None:
+    """A-1: at most 2 ms."""
+    assert owners.SLICE_MIN_NS < owners.SLICE_MAX_NS <= 2_000_000

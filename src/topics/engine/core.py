@@ -32,8 +32,8 @@ from topics.fs import Fs
 from topics.storage.lockfile import FailedSync
 from topics.storage.maps import MapCache
 from topics.storage.owner import Owner
+from topics.storage.shard import Frames, Shard
 from topics.storage.shard import Lsn as ShardLsn
-from topics.storage.shard import Shard
 from topics.storage.shards import Shards
 
 log = logging.getLogger("topics.engine")
@@ -48,7 +48,7 @@ class Settling(Protocol):
     def hold(
         self,
         shard: Shard,
-        frames: bytes,
+        frames: Frames,
         count: int,
         done: Callable[[ShardLsn | TopicsError], None],
         durable: bool,
@@ -164,7 +164,7 @@ class Core:
     # -- staging and publishing --------------------------------------------------------------------------------------
 
     def stage(
-        self, topic: Topic, frames: bytes | None, count: int, ticket: Ticket, *, durable: bool, control: bool = False
+        self, topic: Topic, frames: Frames | None, count: int, ticket: Ticket, *, durable: bool, control: bool = False
     ) -> None:
         """Put a ticket in the topic's line and its frames in the log; raises, with nothing done, if that is refused.
 
@@ -184,7 +184,7 @@ class Core:
     def submit(
         self,
         topic_id: int,
-        frames: bytes,
+        frames: Frames,
         count: int,
         done: Callable[[Lsn | TopicsError], None],
         durable: bool,
@@ -200,7 +200,7 @@ class Core:
     def submit_to(
         self,
         shard: Shard,
-        frames: bytes,
+        frames: Frames,
         count: int,
         done: Callable[[Lsn | TopicsError], None],
         durable: bool,

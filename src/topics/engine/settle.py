@@ -16,12 +16,12 @@ from topics.engine.recover import Decided
 from topics.engine.topic import Lsn, Topic
 from topics.errors import TopicsError, WalFull
 from topics.storage.lockfile import StoreLock
+from topics.storage.shard import Frames, Shard, frames_bytes
 from topics.storage.shard import Lsn as ShardLsn
-from topics.storage.shard import Shard
 
 log = logging.getLogger("topics.engine")
 
-Held = tuple[Shard, bytes, int, Callable[[ShardLsn | TopicsError], None], bool, bool]
+Held = tuple[Shard, Frames, int, Callable[[ShardLsn | TopicsError], None], bool, bool]
 
 
 class ReadyMark:
@@ -42,23 +42,23 @@ class ReadyMark:
     def hold(
         self,
         shard: Shard,
-        frames: bytes,
+        frames: Frames,
         count: int,
         done: Callable[[ShardLsn | TopicsError], None],
         durable: bool,
         control: bool,
     ) -> None:
         """Keep a submission until the mark is synced; begin with the first."""
-        config = self._core.config
-        crowded = len(self._held) >= config.queue_submissions or self._held_bytes + len(frames) > config.queue_bytes
+        config, size = self._core.config, frames_bytes(frames)
+        crowded = len(self._held) >= config.queue_submissions or self._held_bytes + size > config.queue_bytes
         if self._held and crowded:
             raise WalFull(f"{len(self._held)} submissions wait for the run to begin")
         if not self._running and any(one.state != "ok" for one in self._shards()):
             # Refused by the shard itself, in its own words; `probe` of a full one brings it back.
             for one in self._shards():
-                one.check(len(frames))
+                one.check(size)
         self._held.append((shard, frames, count, done, durable, control))
-        self._held_bytes += len(frames)
+        self._held_bytes += size
         self.begin()
 
     def _shards(self) -> list[Shard]:

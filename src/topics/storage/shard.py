@@ -77,6 +77,9 @@ class Lsn(NamedTuple):
     offset: int
 
 
+Frames = bytes | list[bytes]
+"""Of one submission: in one piece, or in several that are never put together, each of whole frames."""
+
 Done = Callable[[Lsn | TopicsError], None]
 """Called once, on the owner: the place of the submission when its commit condition holds, or why it failed."""
 
@@ -93,10 +96,11 @@ class Submission(NamedTuple):
 class _Batch:
     """Submissions that go to the disk in one write; none for a sync mark. Its write fills in the rest."""
 
-    __slots__ = ("at", "began_ns", "buffer", "place", "queue", "since_ns", "spent_ns")
+    __slots__ = ("at", "began_ns", "buffers", "place", "queue", "since_ns", "size", "spent_ns")
 
-    def __init__(self, buffer: bytearray, queue: list[Submission], at: Lsn, since_ns: int) -> None:
-        self.buffer = buffer
+    def __init__(self, buffers: list[bytes | bytearray], queue: list[Submission], at: Lsn, since_ns: int) -> None:
+        self.buffers = buffers
+        self.size = sum(map(len, buffers))
         self.queue = queue
         self.at = at
         """The end of the log when it was handed over: it lies there, or behind an open mark."""
@@ -114,6 +118,11 @@ class _Waiting(NamedTuple):
     lsn: Lsn
     since_ns: int
     submission: Submission
+
+
+def frames_bytes(frames: Frames) -> int:
+    """How long they are together."""
+    return sum(map(len, frames)) if isinstance(frames, list) else len(frames)
 
 
 def commit_slice_ns(pressure: float) -> int:
@@ -212,8 +221,10 @@ class Shard:
         self._started = False
         self._rotation_wanted = False
         self._buffer = bytearray()
+        self._before: list[bytes | bytearray] = []
+        """What goes in front of the buffer: pieces of large submissions, which are not copied, and what they follow."""
         self._queue: list[Submission] = []
-        self._queued_frames = 0
+        self._queued_bytes = self._queued_frames = 0
         self._queued_since_ns = 0
         self._in_flight: _Batch | None = None
         """What is being written aside."""
@@ -251,19 +262,25 @@ class Shard:
 
     # -- taking submissions ------------------------------------------------------------------------------------------
 
-    def submit(self, frames: bytes, count: int, done: Done, *, durable: bool, control: bool = False) -> None:
+    def submit(self, frames: Frames, count: int, done: Done, *, durable: bool, control: bool = False) -> None:
         """Accept a submission whole, or raise and accept nothing of it [S-71]."""
-        self._admit(len(frames), control)
+        size = frames_bytes(frames)
+        self._admit(size, control)
         if not self._queue:
             self._queued_since_ns = self._clock.monotonic_ns()
-        self._buffer += frames
-        self._queue.append(Submission(len(frames), count, durable, done))
+        if isinstance(frames, list):
+            self._before += [self._buffer, *frames] if self._buffer else frames
+            self._buffer = bytearray()
+        else:
+            self._buffer += frames
+        self._queue.append(Submission(size, count, durable, done))
+        self._queued_bytes += size
         self._queued_frames += count
-        self._pending_bytes += len(frames)
+        self._pending_bytes += size
         self._open += 1
         if self._open > self.counters.queue_peak:
             self.counters.queue_peak = self._open
-        if self._finishing is None and (len(self._buffer) >= FLUSH_BYTES or self._queued_frames >= FLUSH_FRAMES):
+        if self._finishing is None and (self._queued_bytes >= FLUSH_BYTES or self._queued_frames >= FLUSH_FRAMES):
             self.flush()
         else:
             self._schedule_flush()
@@ -304,10 +321,9 @@ class Shard:
         return max(self._open / self._max_submissions, self._pending_bytes / self._max_pending_bytes)
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes of control frames fit the active file."""
-        """Whether the active file holds `size` bytes behind everything accepted."""
-        in_flight = 0 if self._in_flight is None else len(self._in_flight.buffer)
-        return self._started and self._fits(in_flight + len(self._buffer) + size)
+        """Whether the active file holds `size` bytes of control frames behind everything accepted."""
+        in_flight = 0 if self._in_flight is None else self._in_flight.size
+        return self._started and self._fits(in_flight + self._queued_bytes + size)
 
     def _fits(self, size: int) -> bool:
         try:
@@ -382,7 +398,7 @@ class Shard:
             return
         if not self._started:
             self._aside("opening", self._open_first)
-        elif self.log.position()[1] and (self._rotation_wanted or not self._fits(len(self._buffer) + self._spare())):
+        elif self.log.position()[1] and (self._rotation_wanted or not self._fits(self._queued_bytes + self._spare())):
             if not self._preparing:
                 self._aside("rotating", self._rotate)
         else:
@@ -398,7 +414,7 @@ class Shard:
         zero, self.log.init_zero = self.log.init_zero, False
         try:
             self.log.context = OpenContext(*self._open_mark, self._clock.now_ms())
-            self.log.start(resume=False, next_id=self._first_file, size=len(self._buffer) + 4096)
+            self.log.start(resume=False, next_id=self._first_file, size=self._queued_bytes + 4096)
         finally:
             self.log.init_zero = zero
         self._started = True
@@ -408,7 +424,7 @@ class Shard:
         self._check_space()
         self.log.context = OpenContext(*self._open_mark, self._clock.now_ms())
         # The open mark is written in front of the batch; a file of the batch's own size must hold both [S-87].
-        self.log.rotate(len(self._buffer) + 4096)
+        self.log.rotate(self._queued_bytes + 4096)
         self._rotation_wanted = False
         self.counters.rotations += 1
 
@@ -425,16 +441,24 @@ class Shard:
         self._sync_waiting()
 
     def _write(self) -> None:
-        batch = _Batch(self._buffer, self._queue, self._end(), self._queued_since_ns)
-        self._buffer, self._queue, self._queued_frames = bytearray(), [], 0
+        buffers = self._before
+        if self._buffer:
+            buffers.append(self._buffer)
+        batch = _Batch(buffers, self._take_queue(), self._end(), self._queued_since_ns)
         # Only one write is under way, so nothing comes between this look and the write, wherever that takes place.
         if batch.at.offset and batch.at == self.log.synced():
-            frame.set_synced_prefix(batch.buffer)
+            first = batch.buffers[0] = bytearray(buffers[0]) if isinstance(buffers[0], bytes) else buffers[0]
+            frame.set_synced_prefix(first)
         self._put(batch)
+
+    def _take_queue(self) -> list[Submission]:
+        queue, self._queue, self._buffer, self._before = self._queue, [], bytearray(), []
+        self._queued_bytes = self._queued_frames = 0
+        return queue
 
     def _put(self, batch: _Batch) -> None:
         """Write a batch here, or aside where that takes long."""
-        if self.writes_aside or len(batch.buffer) > ASIDE_BYTES:
+        if self.writes_aside or batch.size > ASIDE_BYTES:
             self._in_flight = batch
             self._owner.aside(self._lane, lambda: self._pwrite_or_cut(batch), self._back_from_write)
             return
@@ -454,7 +478,7 @@ class Shard:
 
     def _pwrite(self, batch: _Batch) -> None:
         batch.began_ns = self._clock.monotonic_ns()
-        batch.place = self.log.write((batch.buffer,), take_back=False)
+        batch.place = self.log.write(batch.buffers, take_back=False, apart=len(batch.buffers) > 1)
         batch.spent_ns = self._clock.monotonic_ns() - batch.began_ns
 
     def _pwrite_or_cut(self, batch: _Batch) -> None:
@@ -487,7 +511,7 @@ class Shard:
         if newly_dirty:
             self._dirty_since_ns = batch.began_ns
         self.counters.batches += 1
-        self.counters.bytes_written += len(batch.buffer)
+        self.counters.bytes_written += batch.size
         file_no, offset = batch.place
         for submission in batch.queue:
             self.counters.frames += submission.frames
@@ -658,7 +682,7 @@ class Shard:
         if self._wants_mark():
             self._mark_tried = self.log.position()
             mark = frame.encode_control(control.SyncMark(), 0, self._clock.now_ms(), synced_prefix=True)
-            self._put(_Batch(bytearray(mark), [], self._end(), 0))
+            self._put(_Batch([mark], [], self._end(), 0))
 
     # -- failing -----------------------------------------------------------------------------------------------------
 
@@ -672,7 +696,7 @@ class Shard:
             self._fill_up(error)
         else:
             self._latch(str(error))
-        queue, self._queue, self._buffer, self._queued_frames = self._queue, [], bytearray(), 0
+        queue = self._take_queue()
         waiting: list[Submission] = []
         if self.state == "read_only":
             waiting = [waiting.submission for waiting in self._waiting]

@@ -301,10 +301,11 @@ class SegmentedLog:
         active = self._writable()
         return active.logical + (0 if active.logical else len(active.preamble)) + n <= self.max_segment_size
 
-    def write(self, parts: Sequence[Bytes], *, take_back: bool = True) -> tuple[int, int]:
+    def write(self, parts: Sequence[Bytes], *, take_back: bool = True, apart: bool = False) -> tuple[int, int]:
         """Append the concatenation at the logical end; the segment and offset it went to.
 
-        The first write of a segment carries the codec's preamble in front of it. Without `take_back` a failed write
+        One write, or with `apart` one for each part: putting large ones together takes as long as writing them. The
+        first write of a segment carries the codec's preamble in front of it. Without `take_back` a failed write
         raises the system's error, and the caller must have it taken back before anything else is written.
         """
         active = self._writable()
@@ -312,22 +313,27 @@ class SegmentedLog:
         if not offset and active.preamble:
             parts = (active.preamble, *parts)
             start = len(active.preamble)
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(parts) > 1 and not apart:
+            parts = (b"".join(parts),)
+        end = offset + (len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
         file = active.file
         assert file is not None
-        if offset + len(data) > active.unzeroed_from:
-            self._zero_ahead(active, file, offset + len(data), len(data))
+        if end > active.unzeroed_from:
+            self._zero_ahead(active, file, end, end - offset)
         try:
-            n = file.pwrite(data, offset)
-            if n <= 0 < len(data):
-                raise OSError(errno.EIO, "write made no progress")
-            if n != len(data):
-                pwrite_all(file, memoryview(data)[n:], offset + n)
+            at = offset
+            for data in parts:
+                n = file.pwrite(data, at)
+                if n <= 0 < len(data):
+                    raise OSError(errno.EIO, "write made no progress")
+                if n != len(data):
+                    pwrite_all(file, memoryview(data)[n:], at + n)
+                at += len(data)
         except OSError as error:
             if not take_back:
                 raise
             self.take_back(error)
-        active.logical = offset + len(data)
+        active.logical = end
         self.fs.point("wal.after_write")
         if not offset:
             self._archive()

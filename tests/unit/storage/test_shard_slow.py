@@ -164,7 +164,7 @@ def test_the_flag_is_never_set_before_unsynced_bytes(disk: kit.Disk) -> None:
         disk.clock.advance(3)
         if call[0] == "pwrite" and "wal-" in call[1] and isinstance(run.shard._in_flight, shards._Batch):
             offset = int(call[2][0])
-            if offset and run.shard._in_flight.buffer[5] & frame.SYNCED_PREFIX:
+            if offset and run.shard._in_flight.buffers[0][5] & frame.SYNCED_PREFIX:
                 name = call[1].rpartition("/")[2]
                 assert disk.power_loss().files()[name][:offset] == disk.files()[name][:offset]
                 flags += 1

@@ -4,6 +4,7 @@
     known write      answered from its entry; one that is still undecided is waited for [IDM-2, IDM-3]
     admission        caps of a topic that rejects, then the quota; nothing was assigned yet [CAP-3, RES-5]
     room             a full shard keeps it waiting in the topic's line, or it is refused (08 §6)
+    framing          a large write in slices, piece by piece; its pieces are never put together [P-10, S-72]
     staging          seqs, `ts`, frames, one submission, one ticket: one stretch, so WAL order is seq order [S-105]
 
 Owner only, but for `Write.prepare`, which is the caller's.
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -25,7 +26,8 @@ from topics.engine import lifecycle, retention
 from topics.engine.admission import Turn
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.dedupe import Entry, IdempotencyKeys, Pending, Producers, Verdict
-from topics.engine.records import Given, Prepared, prepare
+from topics.engine.recent import TOPIC_RECORDS_MAX
+from topics.engine.records import NOTHING, Given, Prepared, prepare
 from topics.engine.topic import Appended, Lsn, Ticket, Topic
 from topics.errors import (
     CallerError,
@@ -40,12 +42,14 @@ from topics.errors import (
     WalIo,
 )
 from topics.model import AppendResult, Limits, Producer, TopicConfig
+from topics.storage.shard import Frames, frames_bytes
 
 log = logging.getLogger("topics.engine")
 
 _ENTRY = struct.Struct("<IIQI")
 _DATA_FRAME_BYTES = 38
 _WAL_FRAME_BYTES = 46
+_FREED_ITEMS: Final = 4
 
 
 class Write(NamedTuple):
@@ -79,14 +83,28 @@ class Write(NamedTuple):
         disable_backpressure: bool = False,
     ) -> Write:
         """Check everything that needs no state; any thread."""
+        write = cls.named(name, limits, idempotency_key, producer, create, config, disable_backpressure)
+        return write._replace(prepared=prepare(records, limits, node, idempotency_key))
+
+    @classmethod
+    def named(
+        cls,
+        name: str,
+        limits: Limits,
+        idempotency_key: str | None,
+        producer: Producer | Mapping[str, object] | None,
+        create: bool | None,
+        config: TopicConfig | Mapping[str, object] | None,
+        disable_backpressure: bool,
+    ) -> Write:
+        """Everything of it but its records, checked."""
         if create is not None and not isinstance(create, bool):
             raise CallerError("create must be true or false")
         if idempotency_key is not None and producer is not None:
             raise CallerError("a write has an idempotency_key or a producer, not both")
         named = None if producer is None else Producer.parse(producer, limits)
         parsed, fault = (None, None) if config is None else typed_config(config, name)
-        prepared = prepare(records, limits, node, idempotency_key)
-        return cls(name, prepared, idempotency_key, named, create, parsed, fault, disable_backpressure)
+        return cls(name, NOTHING, idempotency_key, named, create, parsed, fault, disable_backpressure)
 
     @property
     def creates(self) -> bool:
@@ -314,7 +332,7 @@ def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool,
         ticket.frame(chain)
         _submit(core, ticket, chain)
     else:
-        _frame_aside(core, ticket, chain)
+        _frame_large(core, ticket, chain)
 
 
 class _Chain(NamedTuple):
@@ -328,8 +346,8 @@ class _Chain(NamedTuple):
     now: int
 
 
-def _frame_aside(core: Core, ticket: _Staged, chain: _Chain) -> None:
-    """Frame a large write off the owner; until it is staged, what comes behind it in the topic waits [A-1, P-10]."""
+def _frame_large(core: Core, ticket: _Staged, chain: _Chain) -> None:
+    """Frame a large write in slices; until it is staged, what comes behind it in the topic waits [A-1, P-10]."""
     topic, total = ticket.topic, ticket.prepared.total
     topic.framing = True
     core.staged_bytes += total
@@ -347,7 +365,11 @@ def _frame_aside(core: Core, ticket: _Staged, chain: _Chain) -> None:
         else:
             _submit(core, ticket, chain)
 
-    core.owner.aside("frames", lambda: ticket.frame(chain), framed)
+    if chain.logged:
+        core.owner.sliced(ticket.frame_in_steps(chain), framed)
+    else:
+        # The index of a topic in memory wants its frames in one piece.
+        core.owner.aside("frames", lambda: ticket.frame(chain), framed)
 
 
 def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
@@ -360,14 +382,16 @@ def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
     before_ts = topic.last_ts
     topic.next_seq, topic.last_ts = last + 1, ticket.ts
     ticket.count_staged()
-    body = None
-    if logged:
+    body: Frames | None = None
+    if ticket.pieces:
+        body = [part for part in (prefix, *(piece.frames for piece in ticket.pieces), dedupe) if part]
+    elif logged:
         body = b"".join((prefix, ticket.frames, dedupe)) if prefix or dedupe else ticket.frames
     try:
         core.stage(topic, body, count + bool(prefix) + bool(dedupe), ticket, durable=durable)
     except WalFull as error:
         topic.next_seq, topic.last_ts = first, before_ts
-        ticket.wait(0 if body is None else len(body), error)
+        ticket.wait(0 if body is None else frames_bytes(body), error)
         return
     except TopicsError as error:
         topic.next_seq, topic.last_ts = first, before_ts
@@ -375,16 +399,37 @@ def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
         return
     if write.turn is not None:
         write.turn.waited_ms = (core.clock.monotonic_ns() - write.turn.since_ns) / 1e6
+    if ticket.pieces:
+        _let_go(core, prepared.envelopes)
     if logged and topic.durability == "disk" and not prefix:
         lifecycle.reserve_ahead(core, topic, last, now)
+
+
+def _let_go(core: Core, items: list[Any]) -> None:
+    """Free what a large write needs no more, a little at a time: all at once takes milliseconds."""
+
+    def steps() -> Iterator[None]:
+        while items:
+            del items[-_FREED_ITEMS:]
+            yield
+
+    core.owner.sliced(steps(), core.note_failure("freeing a write"))
+
+
+class _Piece(NamedTuple):
+    """Some of the records of a large write, framed."""
+
+    frames: bytes
+    offsets: list[int]
+    """Of each record's frame in `frames`."""
 
 
 class _Staged(Ticket):
     """The ticket of a write."""
 
     __slots__ = (
-        "_ceiling", "_core", "_created", "_done", "_generation", "_staged", "frames", "pending", "prefix_bytes",
-        "prepared", "topic", "ts", "write",
+        "_ceiling", "_core", "_created", "_done", "_generation", "_staged", "entries", "frames", "offsets", "pending",
+        "pieces", "prefix_bytes", "prepared", "topic", "ts", "write",
     )  # fmt: skip
 
     def __init__(
@@ -394,6 +439,10 @@ class _Staged(Ticket):
         self.lsn = False
         self.settled = False
         self.frames = b""
+        self.pieces: list[_Piece] = []
+        """Instead of `frames`, of a large write; beside them its index entries, and where frames begin."""
+        self.entries: list[bytes] = []
+        self.offsets: list[int] = []
         self.pending: Pending | None = None
         """Of its idempotency key or producer."""
         self._core = core
@@ -417,6 +466,24 @@ class _Staged(Ticket):
             )
         except ValueError as error:
             raise CallerError(str(error)) from error
+
+    def frame_in_steps(self, chain: _Chain) -> Iterator[None]:
+        """Encode its records piece by piece."""
+        topic_id, seq, last = self.topic.id, self.seq_before, self.seq_before + len(self.prepared.tags)
+        end = 0
+        for run in self.prepared.runs():
+            base, begins = end, len(self.offsets)
+            end = _add_entries(run, self.ts, self.entries, self.offsets, base)
+            next_seq = seq + len(run.tags)
+            more = next_seq != last or bool(chain.dedupe)
+            try:
+                frames = frame.encode_appends(run.rows(), topic_id, seq, self.ts, durable=chain.durable, more=more)
+            except ValueError as error:
+                raise CallerError(str(error)) from error
+            assert len(frames) == end - base, "readers go by these places"
+            self.pieces.append(_Piece(frames, [offset - base for offset in self.offsets[begins:]]))
+            seq = next_seq
+            yield
 
     def retry(self) -> None:
         """Decide about the write anew: nothing of it was staged."""
@@ -445,8 +512,8 @@ class _Staged(Ticket):
     def joined(self, line: Sequence[Ticket]) -> int:
         """Logged appends in a row become visible together."""
         count = 1
-        if isinstance(self.lsn, Lsn):
-            while count < len(line) and type(line[count]) is _Staged and isinstance(line[count].lsn, Lsn):
+        if isinstance(self.lsn, Lsn) and not self.pieces:
+            while count < len(line) and _joins(line[count]):
                 count += 1
         return count
 
@@ -455,13 +522,30 @@ class _Staged(Ticket):
         core, topic = self._core, self.topic
         for one in staged:
             one._unstage()
-        topic.apply(_appended(core, topic, staged))
+        topic.apply(self._appended_in_pieces() if self.pieces else _appended(core, topic, staged))
         topic.last_write_ms = core.clock.now_ms()
         retention.try_caps(core, topic)
         head = topic.head
         for one in staged:
             one._published(head)
         core.wake(topic)
+
+    def _appended_in_pieces(self) -> Appended:
+        """As `_appended`, of a large write."""
+        core, topic_id, seq, lsn = self._core, self.topic.id, self.seq_before, self.lsn
+        assert core.wal is not None
+        assert isinstance(lsn, Lsn)
+        began = core.wal.location(lsn.group, lsn.file_no, lsn.offset + self.prefix_bytes)
+        places = [began + offset for offset in self.offsets]
+        prepared = self.prepared
+        end = seq + len(prepared.tags)
+        for piece in self.pieces:
+            if end - seq <= TOPIC_RECORDS_MAX:
+                # Those in front would be let go of at once.
+                core.recent.add(topic_id, seq, piece.frames, piece.offsets)
+            seq += len(piece.offsets)
+        _let_go(core, self.pieces)
+        return Appended(self.seq_before, b"".join(self.entries), places, prepared.tags, prepared.total, self.ts)
 
     def _published(self, head: int) -> None:
         core, first, count = self._core, self.seq_before, len(self.prepared.tags)
@@ -480,6 +564,8 @@ class _Staged(Ticket):
             log.exception("answering a write to topic %r", self.topic.name)
 
     def fail(self, error: TopicsError) -> None:
+        if self.pieces:
+            _let_go(self._core, self.prepared.envelopes)
         self._withdraw()
         self._done(error)
 
@@ -494,6 +580,8 @@ class _Staged(Ticket):
             self.topic.reservation.refused(self._generation)
         if self.pending is not None:
             self._table().fail(self.pending)
+        if self.pieces:
+            _let_go(self._core, self.pieces)
 
     def _table(self) -> IdempotencyKeys | Producers:
         return self._core.keys if self.write.key is not None else self._core.producers
@@ -506,6 +594,10 @@ class _Staged(Ticket):
             self.topic.staged_records -= len(prepared.tags)
             self.topic.staged_bytes -= prepared.total
             self._core.staged_bytes -= prepared.total
+
+
+def _joins(ticket: Ticket) -> bool:
+    return type(ticket) is _Staged and isinstance(ticket.lsn, Lsn) and not ticket.pieces
 
 
 def _stage_name(core: Core, topic: Topic, write: Write, now: int) -> Pending | None:

@@ -14,7 +14,7 @@ Pure functions, before anything is staged; any thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -33,6 +33,9 @@ _NESTED_BYTES: Final = 2 * envelope.NESTING_MAX
 _BATCH_MIN: Final = 4
 """Records from which on the batch is quicker."""
 _RUN_RECORDS: Final = 128
+STEP_RECORDS: Final = 32
+STEP_BYTES: Final = 32 << 10
+"""What is gone through in about 50 µs."""
 _TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -63,25 +66,70 @@ class Prepared(NamedTuple):
         """The records as `codec.frame.encode_appends` takes them."""
         return list(zip(self.nodes, self.tags, self.envelopes, strict=True))
 
+    def runs(self) -> Iterator[Prepared]:
+        """The same write, a few records at a time."""
+        nodes, tags, envelopes, accounted, _ = self
+        at, most = 0, len(tags)
+        while at < most:
+            end, total = at, 0
+            while end < most and end - at < STEP_RECORDS and (end == at or total + accounted[end] <= STEP_BYTES):
+                total += accounted[end]
+                end += 1
+            yield Prepared(nodes[at:end], tags[at:end], envelopes[at:end], accounted[at:end], total)
+            at = end
+
+
+NOTHING: Final = Prepared([], [], [], [], 0)
+
 
 def prepare(
     records: Iterable[Given], limits: Limits, batch_node: str | None = None, idempotency_key: str | None = None
 ) -> Prepared:
     """Check and encode the records of one write; nothing of it was done if this raises."""
     items = _listed(records)
-    if not items:
-        raise CallerError("a write needs at least one record")
-    if len(items) > limits.max_batch_records:
-        raise BatchTooLarge(len(items), limits.max_batch_records)
-    if idempotency_key is not None:
-        check_key(idempotency_key, limits)
-    _check_text(batch_node, "node", limits.max_node_bytes)
+    _check(len(items), limits, batch_node, idempotency_key)
     prepared = None
     if type(items[0]) is ParsedRecord:
         prepared = _parsed(cast("list[ParsedRecord]", items), limits, batch_node)
     elif len(items) >= _BATCH_MIN:
         prepared = _in_runs(items, limits, batch_node)
     return prepared or _one_by_one(items, limits, batch_node)
+
+
+def prepare_in_steps(
+    runs: list[list[ParsedRecord]], limits: Limits, batch_node: str | None = None, idempotency_key: str | None = None
+) -> Generator[None, None, Prepared]:
+    """The same for one body's records, which come in several lists and are taken out of them."""
+    try:
+        _check(sum(map(len, runs)), limits, batch_node, idempotency_key)
+        made = Prepared([], [], [], [], 0)
+        runs.reverse()
+        while runs:
+            for run in _few(runs.pop()):
+                at = len(made.tags)
+                part = _parsed(run, limits, batch_node) or _one_by_one(run, limits, batch_node, at)
+                for all_of_it, more in zip(made[:4], part[:4], strict=True):
+                    all_of_it += more  # type: ignore[operator]
+                yield
+        return made._replace(total=sum(made.accounted))
+    finally:
+        runs.clear()
+
+
+def _few(run: list[ParsedRecord]) -> Iterator[list[ParsedRecord]]:
+    """As many as one step takes: a piece of a body is no longer than that, but it may be of many small records."""
+    for at in range(0, len(run), STEP_RECORDS):
+        yield run[at : at + STEP_RECORDS]
+
+
+def _check(count: int, limits: Limits, batch_node: str | None, idempotency_key: str | None) -> None:
+    if not count:
+        raise CallerError("a write needs at least one record")
+    if count > limits.max_batch_records:
+        raise BatchTooLarge(count, limits.max_batch_records)
+    if idempotency_key is not None:
+        check_key(idempotency_key, limits)
+    _check_text(batch_node, "node", limits.max_node_bytes)
 
 
 def check_key(key: object, limits: Limits) -> None:
@@ -230,9 +278,9 @@ def _texts(values: list[Any]) -> list[bytes] | None:
     return texts
 
 
-def _one_by_one(items: Sequence[Given], limits: Limits, batch_node: str | None) -> Prepared:
+def _one_by_one(items: Sequence[Given], limits: Limits, batch_node: str | None, first: int = 0) -> Prepared:
     nodes, tags, envelopes, accounted = [], [], [], []
-    for at, record in enumerate(items):
+    for at, record in enumerate(items, first):
         node, tag, stored, size = _one(f"records[{at}]", record, limits, batch_node)
         nodes.append(node)
         tags.append(tag)

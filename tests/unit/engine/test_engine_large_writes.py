@@ -1,4 +1,4 @@
-"""Large writes are framed off the owner, and nothing in their topic overtakes them [A-1, P-10]."""
+"""Large writes are framed in slices, and nothing in their topic overtakes them [A-1, P-10]."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Store:
         self.core.frames_aside_bytes = LARGE
         self.framing: list[tuple[Callable[[], object], Callable[[BaseException | None], None]]] = []
         owner: Any = self.core.owner
-        aside = owner.aside
+        aside, sliced = owner.aside, owner.sliced
 
         def hold(lane: str, work: Callable[[], object], done: Callable[[BaseException | None], None]) -> None:
             if lane == "frames":
@@ -39,7 +39,13 @@ class Store:
             else:
                 aside(lane, work, done)
 
-        owner.aside = hold
+        def hold_steps(work: Any, done: Callable[[BaseException | None], None]) -> None:
+            if work.__name__ == "frame_in_steps":
+                self.framing.append((lambda: list(work), done))
+            else:
+                sliced(work, done)
+
+        owner.aside, owner.sliced = hold, hold_steps
 
     def write(self, *values: object, **more: Any) -> list[Any]:
         """Begin a write; its outcome, once there is one."""
@@ -196,3 +202,138 @@ def test_a_disk_topic_reserves_in_front_of_a_large_write() -> None:
     assert seqs(large) == (1, 1)
     assert store.core.names["t"].reservation.covers(1)
     store.engine.close()
+
+
+def large_records(count: int) -> list[dict[str, Any]]:
+    """Of several sizes; one of them is a piece of its own."""
+    records: list[dict[str, Any]] = [{"data": [n, "é" * (n % 7) * 200]} for n in range(count)]
+    records[5] = {"data": "x" * 90_000, "tag": "long", "node": "n"}
+    for n in range(0, count, 3):
+        records[n] = {**records[n], "tag": f"t:{n % 9}"}
+    for n in range(0, count, 4):
+        records[n] = {**records[n], "node": "a", "meta": {"n": n}}
+    return records
+
+
+def log_of(store: Store) -> bytes:
+    """The bytes of all WAL files."""
+    files = sorted(name for name in store.fs.listdir("store/wal") if name.startswith("wal-"))
+    found = []
+    for name in files:
+        file = store.fs.open(f"store/wal/{name}", "r")
+        found.append(file.pread(file.size(), 0))
+        file.close()
+    return b"".join(found)
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+@pytest.mark.parametrize("more", [{}, {"idempotency_key": "k"}])
+def test_a_write_framed_in_pieces_is_logged_and_read_like_one_framed_at_once(
+    durability: str, more: dict[str, str]
+) -> None:
+    """[S-72, P-10]: the same frames at the same places, the same index, the same answers."""
+    records, stores = large_records(200), []
+    for aside_bytes in (LARGE, None):
+        store = Store()
+        store.engine.put_topic("t", {"durability": durability})
+        store.core.frames_aside_bytes = aside_bytes
+        store.write("before")
+        outcome: list[Any] = []
+        write = Write.prepare("t", records, store.core.limits, **more)
+        with store.engine._owner:
+            appending.append(store.core, write, outcome.append)
+        assert bool(store.framing) == (aside_bytes is not None)
+        while store.framing:
+            store.frame()
+        assert seqs(outcome) == (2, 201)
+        store.write("behind")
+        stores.append(store)
+    pieced, whole = stores
+    assert log_of(pieced) == log_of(whole)
+    for store in (*stores, *stores):
+        page = store.engine.read("t", limit=1000)
+        assert [one.data for one in page.records] == ["before", *(one["data"] for one in records), "behind"]
+        assert [one.meta for one in page.records][1:201] == [one.get("meta") for one in records]
+        store.core.recent.forget(store.core.names["t"].id)
+    assert pieced.engine.state("t") == whole.engine.state("t")
+    for store in stores:
+        assert store.engine.delete("t", match="t:*").deleted == 67
+        store.engine.close()
+
+
+def test_the_newest_pieces_of_a_large_write_are_read_from_memory(store: Store) -> None:
+    """[S-154]: with the places they have in their piece."""
+    records = large_records(150)
+    write = Write.prepare("t", records, store.core.limits)
+    outcome: list[Any] = []
+    with store.engine._owner:
+        appending.append(store.core, write, outcome.append)
+    store.frame()
+    topic = store.core.names["t"]
+    found = store.core.recent.find_all(topic.id, list(range(1, 151)))
+    assert all(one is not None for one in found)
+    assert len({id(frames) for frames, _ in found}) > 4
+    assert store.read() == [one["data"] for one in records]
+
+
+def test_of_a_very_large_write_only_what_memory_keeps_is_put_there(store: Store) -> None:
+    """[S-154]: at most 4096 records of a topic; the others are read from the log."""
+    store.write("before")
+    write = Write.prepare("t", [{"data": n} for n in range(5000)], store.core.limits)
+    outcome: list[Any] = []
+    with store.engine._owner:
+        appending.append(store.core, write, outcome.append)
+    store.frame()
+    found = store.core.recent.find_all(store.core.names["t"].id, list(range(1, 5002)))
+    kept = [seq for seq, one in enumerate(found, 1) if one is not None]
+    assert kept == list(range(kept[0], 5002))
+    assert 4000 < len(kept) <= 4096
+    read = [store.engine.read("t", from_seq=at, limit=1000).records for at in range(0, 5001, 1000)]
+    assert [one.data for page in read for one in page] == ["before", *range(5000)]
+
+
+def test_what_a_large_write_needs_no_more_is_freed(store: Store) -> None:
+    """[P-10]: in slices, for freeing megabytes at once takes milliseconds."""
+    write = Write.prepare("t", large_records(100), store.core.limits)
+    outcome: list[Any] = []
+    with store.engine._owner:
+        appending.append(store.core, write, outcome.append)
+    store.frame()
+    assert seqs(outcome) == (1, 100)
+    assert write.prepared.envelopes == []
+
+
+def test_a_large_write_that_the_log_refuses_leaves_no_trace(store: Store) -> None:
+    """[S-71, WR-8]: all or nothing."""
+    store.write("a")
+    store.fs.inject(Fault("pwrite", 2, "ENOSPC"))
+    write = Write.prepare("t", large_records(100), store.core.limits)
+    outcome: list[Any] = []
+    with store.engine._owner:
+        appending.append(store.core, write, outcome.append)
+    store.frame()
+    assert isinstance(outcome[0], CommitFailed)
+    store.clock.advance(ms=1100)
+    store.engine.tick()
+    assert seqs(store.write("b")) == (2, 2)
+    assert store.read() == ["a", "b"]
+
+
+def test_a_large_write_that_finds_no_room_keeps_what_it_is_made_of(store: Store) -> None:
+    """[08 §6, S-71]: it waits with all its records, and is framed anew when there is room."""
+    store.core.admission.patient = True
+    for shard in store.core.wal.shards:
+        shard._max_pending_bytes = 50_000
+    other: list[Any] = []
+    large = store.write(*("x" * 1000 for _ in range(100)))
+    work, done = store.framing.pop()
+    work()
+    with store.engine._owner:
+        appending.append(store.core, Write.prepare("other", [{"data": 1}], store.core.limits), other.append)
+        appending.append(store.core, Write.prepare("other", [{"data": 2}], store.core.limits), other.append)
+        done(None)
+        assert sum(shard.counters.refused for shard in store.core.wal.shards) == 1
+    while store.framing:
+        store.frame()
+    assert seqs(large) == (1, 100)
+    assert store.read() == ["x" * 1000] * 100

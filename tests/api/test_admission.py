@@ -157,17 +157,29 @@ def test_who_waits_when_the_server_drains_is_told_so(server: Running) -> None:
         assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]
 
 
-def test_the_pool_that_prepares_large_bodies_has_a_bound() -> None:
-    """[D-51], case 4: more than 256 in line are refused, small writes are not."""
+@pytest.mark.parametrize("sliced", [False, True])
+def test_the_pool_that_prepares_large_bodies_has_a_bound(sliced: bool) -> None:
+    """[D-51], case 4: more than 256 in line are refused, small writes are not; in slices, or aside."""
     with running() as one, one.client() as client:
         core = one.on_loop(lambda: one.server.app.engine.core)  # type: ignore[union-attr]
         gate = threading.Event()
+
+        def steps() -> Iterator[None]:
+            while not gate.is_set():
+                yield
+
+        def hold() -> None:
+            if sliced:
+                core.owner.sliced(steps(), lambda error: None)
+            else:
+                core.owner.aside("decode", lambda: gate.wait(WAIT_S), lambda error: None)
+
         for _ in range(256):
-            one.on_loop(lambda: core.owner.aside("decode", lambda: gate.wait(WAIT_S), lambda error: None))
+            one.on_loop(hold)
         answer = client.post("/v0/topics/t", json={"records": [{"data": "x" * 600_000}] * 2})
         refused(answer, 429, "throttled", {"retry_after_ms": 100})
         ok(client.post("/v0/topics/t", json=BODY), 201)
         gate.set()
-        until(one, lambda: not core.load.is_pool_full("decode"))
+        until(one, lambda: not core.load.is_pool_full("slices" if sliced else "decode"))
         ok(client.post("/v0/topics/t", json={"records": [{"data": "x" * 600_000}] * 2}))
         assert one.on_loop(lambda: core.admission.refused["4"]) == 1

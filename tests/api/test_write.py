@@ -30,6 +30,7 @@ from tests.api.expect import (
 )
 from tests.api.kit import WAIT_S, Running, running
 from tests.unit.engine.kit import GatedFs, real_config
+from topics.server import records as handlers
 from topics.testing import ManualClock
 
 # -- the answer ------------------------------------------------------------------------------------------------------
@@ -661,7 +662,7 @@ def test_the_media_type_is_matched_without_parameters_and_case(client: httpx.Cli
 
 
 def test_a_large_write_is_answered_like_a_small_one(client: httpx.Client, topic: str) -> None:
-    """[SEQ-2, API-11]: bodies above 1 MiB are decoded aside; their faults are told the same way."""
+    """[SEQ-2, API-11]: bodies above 1 MiB are decoded in pieces; their faults are told the same way."""
     values = ["x" * 1000 for _ in range(3000)]
     answer = client.post(f"/v0/topics/{topic}", json={"records": [{"data": value} for value in values]})
     told = ok(answer, 201)
@@ -670,3 +671,71 @@ def test_a_large_write_is_answered_like_a_small_one(client: httpx.Client, topic:
     records = [{"data": value} for value in values]
     invalid(client.post(f"/v0/topics/{topic}", json={"records": [*records, {"tag": "no data"}]}))
     assert state(client, topic)["head_seq"] == 3000
+
+
+FILLING = json.dumps({"data": {"items": [{"data": "},{"}, {"data": 2}], "text": "x" * 900}, "tag": "t"})
+"""1,200 of them are more than 1 MiB."""
+
+
+def large_body(*, last: str = FILLING, before: str = "", after: str = "") -> bytes:
+    return f'{{{before}"records":[{(FILLING + " , ") * 1200}{last}]{after}}}'.encode()
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
+def test_records_of_a_large_write_are_stored_as_they_came(client: httpx.Client, topic: str, durability: str) -> None:
+    """[REC-1, WR-6]: with members of the write in front of them and behind them, payloads that look like records."""
+    last = '{"meta":{"m":[1]},"node":"own","data":[ 1 , "\\u0041" ]}'
+    before = f'"config":{{"durability":"{durability}"}} , '
+    body = large_body(last=last, before=before, after=', "node":"given", "idempotency_key":"once"')
+    assert ok(raw(client, f"/v0/topics/{topic}", body), 201)["last_seq"] == 1201
+    assert ok(raw(client, f"/v0/topics/{topic}", body))["deduped"] is True
+    page = diff(client, topic, from_seq=1198, include_tags=True)
+    assert [one["$seq"] for one in page["records"]] == [1199, 1200, 1201]
+    first, *_, final = page["records"]
+    assert first["data"] == json.loads(FILLING)["data"]
+    assert (first["$tag"], first["$node"]) == ("t", "given")
+    assert (final["data"], final["meta"], final["$node"]) == ([1, "A"], {"m": [1]}, "own")
+    assert delete(client, topic, match="t")["deleted"] == 1200
+
+
+FAULTS = {
+    "no data": {"last": '{"tag":"x"}'},
+    "a tag that is a number": {"last": '{"data":1,"tag":5}'},
+    "a tag that is too long": {"last": json.dumps({"data": 1, "tag": "x" * 5000})},
+    "a meta that is no object": {"last": '{"data":1,"meta":[1]}'},
+    "a record that is too large": {"last": json.dumps({"data": "x" * (1 << 20)})},
+    "no JSON in a record": {"last": '{"data":nope}'},
+    "half a record": {"last": '{"data":'},
+    "a string that does not end": {"last": '{"data":"x}'},
+    "an unpaired surrogate": {"last": '{"data":"\\ud800"}'},
+    "a comma at the end": {"last": FILLING + ","},
+    "text behind the end": {"after": '} , {"x":1'},
+    "records that come again": {"after": ',"records":[]'},
+    "records that come again, spelt otherwise": {"after": ',"rec\\u006frds":[]'},
+    "a node of another type behind it": {"after": ',"node":5'},
+    "a node of another type in front": {"before": '"node":5,'},
+    "an unfit producer": {"after": ',"producer":{"id":""}'},
+    "a key that is too long": {"after": json.dumps({"idempotency_key": "k" * 300})[1:-1].join((",", ""))},
+    "an unfit configuration": {"before": '"config":{"ttl_ms":-1},'},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_in_a_large_write_is_told_in_the_words_of_one_call(
+    client: httpx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, fault: dict[str, str]
+) -> None:
+    """[WR-1, API-11]: wherever it is; nothing is written."""
+    body = large_body(**fault)
+    answer = raw(client, f"/v0/topics/{topic}", body)
+    monkeypatch.setattr(handlers, "ASIDE_BYTES", 1 << 30)
+    at_once = raw(client, f"/v0/topics/{topic}", body)
+    assert answer.status_code == at_once.status_code == 400
+    assert answer.json() == at_once.json()
+    refused(client.get(f"/v0/topics/{topic}"), 404, "topic_not_found", ANY)
+
+
+def test_too_many_records_in_a_large_write_are_counted(client: httpx.Client, topic: str) -> None:
+    """[LIM-1]: as in a small one."""
+    body = b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 150_000)
+    detail = refused(raw(client, f"/v0/topics/{topic}", body), 400, "batch_too_large", ANY)
+    assert "150000" in str(detail)

@@ -317,6 +317,11 @@ class Exchange:
     # -- from handlers -----------------------------------------------------------------------------------------------
 
     @property
+    def chunks(self) -> list[bytes]:
+        """The body as it came. Whoever needs it no more may take it out, a little at a time."""
+        return self._chunks
+
+    @property
     def body(self) -> bytes:
         """All of it. Putting a large one together takes its time: do that aside [P-10]."""
         chunks = self._chunks

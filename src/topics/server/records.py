@@ -1,12 +1,12 @@
 """Handlers of records: write, read after a cursor, delete (02 §4, §5, §6). Event loop only.
 
 A body is decoded in one call; payloads stay the bytes they came as (`msgspec.Raw`) and are checked and stored by
-`Write.prepare`. Large bodies are prepared aside, one after another [P-10].
+`engine.records.prepare`. Large bodies are taken in slices, one after another [P-10].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -19,7 +19,7 @@ from topics.engine import delete as deleting
 from topics.engine import read as reading
 from topics.engine.append import Write
 from topics.engine.core import Core
-from topics.engine.records import ParsedRecord
+from topics.engine.records import ParsedRecord, prepare, prepare_in_steps
 from topics.errors import EngineClosed
 from topics.model import (
     SYSTEM_TOPICS,
@@ -32,12 +32,13 @@ from topics.model import (
     check_u64,
     is_system_name,
 )
-from topics.server import wire
+from topics.server import pieces, wire
 from topics.server.describe import PRODUCER, SELECTOR, U32, U64, about
 from topics.server.exchange import Exchange
 from topics.server.failure import bad_request, forbidden
 from topics.server.keys import ADMIN
 from topics.server.topics import members, name_of, not_of_the_server
+from topics.storage.owner import SLICES
 
 ASIDE_BYTES: Final = 1 << 20
 CLOUDEVENT: Final = b"application/cloudevents+json"
@@ -187,10 +188,16 @@ def write(exchange: Exchange) -> None:
     if exchange.size <= ASIDE_BYTES:
         _append(exchange, _prepared(exchange))
         return
-    exchange.core.admission.check_pool(exchange.core.load.is_pool_full("decode"))
+    owner, load = exchange.core.owner, exchange.core.load
+    exchange.core.admission.check_pool(load.is_pool_full("decode") or load.is_pool_full(SLICES))
     made: list[Write] = []
 
-    def work() -> None:
+    def in_pieces() -> Iterator[None]:
+        write = yield from _prepared_in_steps(exchange)
+        if write is not None:
+            made.append(write)
+
+    def at_once() -> None:
         made.append(_prepared(exchange))
 
     def done(error: BaseException | None) -> None:
@@ -198,23 +205,52 @@ def write(exchange: Exchange) -> None:
             exchange.fail(error)
         elif exchange.app.engine is None:
             exchange.fail(EngineClosed("the server has stopped"))
-        else:
+        elif made:
             _append(exchange, made[0])
+        else:
+            owner.aside("decode", at_once, done)
 
-    exchange.core.owner.aside("decode", work, done)
+    owner.sliced(in_pieces(), done)
 
 
 def _prepared(exchange: Exchange) -> Write:
     """Everything about a write that needs no state but whether its topic exists [WR-1]."""
-    limits = exchange.core.limits
     given = typed(name_of(exchange), _decoded(exchange))
+    key, configures = _standing(exchange, given)
+    return prepared(given, exchange.core.limits, key, configures=configures)
+
+
+def _prepared_in_steps(exchange: Exchange) -> Generator[None, None, Write | None]:
+    """The same for a large body, step by step; None for what has to be decoded at once."""
+    name, limits = name_of(exchange), exchange.core.limits
+    if wire.media_type(exchange.headers.get(b"content-type", b"")) in (CLOUDEVENT, CLOUDEVENTS):
+        return None
+    found = yield from pieces.decoded(exchange.chunks)
+    if found is None:
+        return None
+    try:
+        body = _WRITE.decode(found.around)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    while exchange.chunks:
+        exchange.chunks.pop()
+        yield
+    given = typed(name, body)
+    key, configures = _standing(exchange, given)
+    write = _named(given, limits, key, configures=configures)
+    made = yield from prepare_in_steps(found.runs, limits, body.node, key)
+    return _of_a_client(write._replace(prepared=made))
+
+
+def _standing(exchange: Exchange, given: Typed) -> tuple[str | None, bool]:
+    """The idempotency key of a write, and whether it may configure its topic."""
     if given.body.producer is not None:
-        Producer.parse(given.body.producer, limits)
+        Producer.parse(given.body.producer, exchange.core.limits)
     configures = _may_configure(exchange, given)
     key = given.body.idempotency_key
     if key is None:
         key = _header_key(exchange.headers.get(b"idempotency-key"))
-    return prepared(given, limits, key, configures=configures)
+    return key, configures
 
 
 class Typed(NamedTuple):
@@ -238,17 +274,24 @@ def typed(name: str, body: WriteBody) -> Typed:
 
 def prepared(given: Typed, limits: Limits, key: str | None, *, configures: bool) -> Write:
     """The write itself, however it came: checked and encoded; any thread."""
+    write = _named(given, limits, key, configures=configures)
+    body = given.body
+    return _of_a_client(write._replace(prepared=prepare(body.records, limits, body.node, key)))
+
+
+def _named(given: Typed, limits: Limits, key: str | None, *, configures: bool) -> Write:
+    """A write but for its records."""
     name, body, config = given
     create = body.create
     if config is not None and not configures:
         # The topic exists, so nothing is made of the configuration; should it go before its turn comes, this write
         # must not bring it back with another one.
         config, create = None, False
-    write = Write.prepare(
-        name, body.records, limits, node=body.node, idempotency_key=key, producer=body.producer, create=create,
-        config=config, disable_backpressure=body.disable_backpressure,
-    )  # fmt: skip
-    if is_system_name(name):
+    return Write.named(name, limits, key, body.producer, create, config, body.disable_backpressure)
+
+
+def _of_a_client(write: Write) -> Write:
+    if is_system_name(write.name):
         raise bad_request("names beginning with $ belong to the server")
     return write
 

@@ -30,6 +30,8 @@ Done = Callable[[BaseException | None], None]
 Steps = Iterator[None]
 """Work that stops for a moment between steps of less than a tenth of a millisecond."""
 
+SLICES: Final = "slices"
+"""The lane that has sliced work where there is no loop; its name counts it in any case."""
 SLICE_MIN_NS: Final = 50_000
 SLICE_MAX_NS: Final = 2_000_000
 """The owner is not kept longer by one stretch [A-1]."""
@@ -96,7 +98,7 @@ class InlineOwner:
         self._soon.append(lambda: done(outcome))
 
     def sliced(self, work: Steps, done: Done) -> None:
-        self.aside("slices", lambda: _take_all(work), done)
+        self.aside(SLICES, lambda: _take_all(work), done)
 
     def run(self) -> None:
         """Do everything that was put off, until nothing is left."""
@@ -153,7 +155,7 @@ class LockedOwner:
         thread.put(lambda: self._carry_out(work, done))
 
     def sliced(self, work: Steps, done: Done) -> None:
-        self.aside("slices", lambda: _take_all(work), done)
+        self.aside(SLICES, lambda: _take_all(work), done)
 
     def _carry_out(self, work: Work, done: Done) -> None:
         outcome: BaseException | None = None
@@ -263,6 +265,9 @@ class LoopOwner(LockedOwner):
         if len(self._works) == 1:
             self._sliced_ns = self._clock.monotonic_ns()
             self._loop.call_soon(self._slice)
+
+    def queued(self, lane: str) -> int:
+        return super().queued(lane) + (len(self._works) if lane == SLICES else 0)
 
     def _slice(self) -> None:
         """On the loop: steps of the first work for as long as is fair."""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.api.kit import Running, running
 from tests.api.rawclient import RawClient, chunked, count, exists, get, in_chunks, request, sweep, until, write
+from topics.server.http1 import READ_BYTES, Http1
 from topics.testing import ManualClock
 
 BODY = b'{"records":[{"data":1}]}'
@@ -341,3 +342,30 @@ def test_a_request_behind_one_that_is_executed_while_draining_is_not_begun() -> 
             assert one.answer().headers["connection"] == "close"
             assert one.rest() == b""
         server.stop()
+
+
+def test_a_client_that_sends_much_lets_others_have_their_turn(
+    server: Running, line: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[P-10]: with plenty of a body at hand, a request on another connection is read before the body's next part."""
+    seen: list[tuple[str, int]] = []
+    receive = Http1.data_received
+
+    def note(self: Http1, data: bytes) -> None:
+        seen.append(("small" if data.startswith(b"GET") else "large", len(data)))
+        receive(self, data)
+
+    value = b"x" * 500_000
+    body = request("POST", f"/v0/topics/{topic}", body=b'{"records":[{"data":"%b"}]}' % value)
+    with RawClient(server) as other:
+        other.send(get("/v0/health")).answer()
+        line.send(body[:1000]).until(lambda served: served._state == "body")
+        monkeypatch.setattr(Http1, "data_received", note)
+        # On the loop: both are there before it looks.
+        sent = server.on_loop(lambda: (line.sock.send(body[1000:]), other.send(get("/v0/health")))[0])
+        assert other.answer().status == 200
+        line.send(body[1000 + sent :])
+        assert line.answer().status == 201
+    assert max(size for _, size in seen) <= READ_BYTES
+    assert [who for who, _ in seen].index("small") <= 1
+    assert [size for who, size in seen if who == "large"].count(READ_BYTES) >= 2

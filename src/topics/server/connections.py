@@ -18,7 +18,7 @@ from typing import Final, Protocol, cast
 
 from topics.server import failure
 from topics.server.app import App
-from topics.server.http1 import OUTPUT_HIGH, Http1
+from topics.server.http1 import OUTPUT_HIGH, READ_BYTES, Http1
 from topics.server.http2 import PREFACE, Http2
 
 SWEEP_S: Final = 1.0
@@ -54,6 +54,8 @@ class Connections:
         self.app = app
         self.most = most
         self.open: set[_Front] = set()
+        self.read_into = memoryview(bytearray(READ_BYTES))
+        """What is read is taken out at once, so that one is enough for all."""
         self.turned_away = 0
         """How many of them are only being told that they are too many."""
         self._second = -1
@@ -64,7 +66,7 @@ class Connections:
         self._sweeper: asyncio.TimerHandle | None = None
         self._gone: asyncio.Event | None = None
 
-    def protocol(self) -> asyncio.Protocol:
+    def protocol(self) -> asyncio.BaseProtocol:
         """For `create_server`."""
         return _Front(self)
 
@@ -145,7 +147,7 @@ class Connections:
             self._gone.set()
 
 
-class _Front(asyncio.Protocol):
+class _Front(asyncio.BufferedProtocol):
     """One connection."""
 
     def __init__(self, home: Connections) -> None:
@@ -183,6 +185,12 @@ class _Front(asyncio.Protocol):
             transport.abort()
         else:
             spoken.refuse(failure.limit("max_connections", home.most))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._home.read_into
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._home.read_into[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         if self._opening is not None:

@@ -35,6 +35,9 @@ OUTPUT_HIGH: Final = 1 << 20
 INPUT_HIGH: Final = 64 << 10
 """Reading stops while more than this waits for its turn."""
 REQUESTS_PER_TURN: Final = 16
+READ_BYTES: Final = 32 << 10
+"""At most so much is read at once. So much of a body says that there is more: the others have their turn first, for the
+transport would read on as long as it finds something [P-10]."""
 LINES_PER_TURN: Final = 1024
 """Of chunk framing."""
 NS_PER_S: Final = 1_000_000_000
@@ -118,6 +121,8 @@ class Http1:
         self._is_scheduled = False
         self._eof = False
         self._paused = False
+        self._resting = False
+        """Reading stops for the rest of a pass."""
         self._full = False
         self._awaits = _HEAD
         """What the deadline is for: head, body, idle, ending, or nothing."""
@@ -142,6 +147,17 @@ class Http1:
             self._put_by(data)
         else:
             self._pump(data)
+            if len(data) >= READ_BYTES and self._state is _BODY:
+                self._rest()
+
+    def _rest(self) -> None:
+        self._resting = True
+        self._read_or_not()
+        asyncio.get_running_loop().call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._read_or_not()
 
     def eof_received(self) -> bool:
         """The client sends no more [API-23]; True keeps our side open for answers."""
@@ -483,7 +499,8 @@ class Http1:
 
     def _read_or_not(self) -> None:
         """Reading stops while much waits for its turn; else the client's end must be seen."""
-        wanted = self._state is _ENDING or not (len(self._input) > INPUT_HIGH or (self._full and self._input))
+        waits = self._resting or len(self._input) > INPUT_HIGH or (self._full and self._input)
+        wanted = self._state is _ENDING or not waits
         if wanted == self._paused and not self._transport.is_closing():
             self._paused = not wanted
             if wanted:

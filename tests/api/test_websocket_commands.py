@@ -195,6 +195,34 @@ def test_no_more_commands_are_read_while_many_wait_for_their_answer() -> None:
         assert diff(http, "slow", limit=1)["head_seq"] == total
 
 
+def test_nor_while_those_that_wait_are_large() -> None:
+    """[RES-3] 4 MiB of commands and the one that crossed it."""
+    fs = GateFs()
+    with running(fs=fs) as server, server.client() as http, Ws(server) as ws:
+        http.put("/v0/topics/slow", json={"durability": "fsync"}).raise_for_status()
+        fs.gate.clear()
+        sender = threading.Thread(target=ws.send, args=(publish("slow", "x" * 900_000) * 12,))
+        sender.start()
+        until(server, lambda: ws.served._is_paused)
+        assert server.on_loop(lambda: len(ws.served._commands._line)) == 5
+        fs.gate.set()
+        assert [ws.reply()["first_seq"] for _ in range(12)] == list(range(1, 13))
+        sender.join()
+
+
+def test_a_connection_with_many_commands_at_hand_takes_its_turns_with_the_others(ws: Ws, server: Running) -> None:
+    """[P-10] What has come in one piece is not executed in one go."""
+
+    def left_of(data: bytes) -> int:
+        ws.served.data_received(data)
+        return len(ws.served._input)
+
+    many = command("ping") * 1000
+    assert len(many) * 0.9 < server.on_loop(lambda: left_of(many)) < len(many)
+    for _ in range(1000):
+        assert ws.reply()["op"] == "pong"
+
+
 def test_a_publish_that_waits_for_its_topic_is_not_overtaken() -> None:
     """[WS-19] Staged in order, also in different topics."""
     fs = GateFs()

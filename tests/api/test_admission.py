@@ -12,6 +12,7 @@ import pytest
 
 from tests.api.expect import Background, like, ok, put, refused, state, until
 from tests.api.kit import WAIT_S, Running, running
+from tests.api.wskit import Ws, command, is_all_let_go
 from tests.unit.engine.kit import GatedFs, real_config
 from topics.engine.core import Core
 from topics.testing import ManualClock
@@ -75,6 +76,38 @@ def _full(client: httpx.Client) -> Iterator[Full]:
             yield Full(server, one, fs, clock)
         finally:
             fs.gate.set()
+
+
+def test_a_publish_that_waits_for_room_is_not_overtaken_and_counts_as_buffered(full: Full) -> None:
+    """[D-50, WS-19, RES-3], case 2: what the same WebSocket sent behind it is not even read."""
+    with Ws(full.server) as ws:
+        first, second = command("publish", topic="t", request_id=1, **BODY), command("ping", request_id=2)
+        ws.send(first + second)
+        full.waits()
+        assert full.server.on_loop(lambda: ws.served._input) == second
+        assert full.server.server.app.buffered.used == len(first) - 6 + len(second)
+        full.clock.advance(50)
+        full.tick()
+        told = ws.reply()
+        assert (told["code"], told["request_id"]) == ("throttled", 1)
+        assert ws.reply()["request_id"] == 2
+    assert state(full.client, "t")["head_seq"] == 0
+    full.release()
+    assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]
+    is_all_let_go(full.server)
+
+
+def test_a_publish_that_found_room_says_how_long_it_waited(full: Full) -> None:
+    """[D-52]"""
+    with Ws(full.server) as ws:
+        ws.send(command("publish", topic="t", disable_backpressure=True, **BODY))
+        full.waits()
+        full.clock.advance(70)
+        full.release()
+        told = ws.reply()
+        assert told["seqs"] == [3]
+        assert told["performance"]["throttle_wait_ms"] == 70.0
+    assert sorted(ok(one.answer())["last_seq"] for one in full.held) == [1, 2]
 
 
 @pytest.mark.parametrize(("pressure", "retry_after_ms", "retry_after"), [(0.95, 1905, "2"), (1.0, 2000, "2")])

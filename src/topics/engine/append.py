@@ -130,12 +130,11 @@ def typed_config(config: TopicConfig | Mapping[str, object], name: str) -> tuple
     return TopicConfig.parse({**config, "dead_letter": None}), fault
 
 
-def is_staged_at_once(core: Core, write: Write) -> bool:
-    """Whether a write given to `append` now is staged, or refused, when that returns."""
+def is_last_staged(core: Core, write: Write) -> bool:
+    """Whether a write that was just given to `append` is staged: it waits for nothing but its commit."""
     topic = core.names.get(write.name)
-    if topic is None or topic.line or topic.framing or write.name in core.gates:
-        return False
-    return core.frames_aside_bytes is None or write.prepared.total < core.frames_aside_bytes
+    last = topic.tickets[-1] if topic is not None and topic.tickets else None
+    return isinstance(last, _Staged) and last.write is write
 
 
 def append(core: Core, write: Write, done: Outcome, *, created: bool = False) -> None:

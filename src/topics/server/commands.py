@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Raw
 
 from topics.engine import read as reading
-from topics.engine.append import Write, is_staged_at_once
+from topics.engine.append import Write, is_last_staged
 from topics.engine.core import Core
 from topics.engine.records import IllTyped
 from topics.engine.topic import Topic
@@ -100,7 +100,7 @@ class Commands:
         self._feed = feed
         self._ring = app.keys
         self.held = 0
-        """Bytes of a command that is being decoded."""
+        """Bytes of a command that is not staged yet."""
         self._app = app
         self._send = send
         self._go_on = go_on
@@ -188,11 +188,12 @@ class Commands:
     def _publish(self, id: bytes, write: Write, return_seqs: bool, size: int, started_ns: int) -> None:
         place = self._place(size)
         core, clock = self._core(), self._app.clock
-        # What cannot be staged at once must not be overtaken [WS-19]: then it is waited for.
-        holds_up = self._is_busy = not is_staged_at_once(core, write)
+        holds_up = False
 
         def done(outcome: AppendResult | Exception, timing: bytes) -> None:
-            self._is_busy = self._is_busy and not holds_up
+            if holds_up:
+                self._is_busy = False
+                self.held = 0
             if isinstance(outcome, Exception):
                 self._settle(place, self._refusal(id, _of(outcome)))
                 return
@@ -204,8 +205,13 @@ class Commands:
         try:
             records.append(core, clock, write, done)
         except Exception as error:  # noqa: BLE001 - whatever a command meets, the connection goes on
-            self._is_busy = self._is_busy and not holds_up
-            self._settle(place, self._refusal(id, _unexpected(error)))
+            why = _unexpected(error)
+            if place.reply is None:
+                self._settle(place, self._refusal(id, why))
+        if place.reply is None and not is_last_staged(core, write):
+            # It waits for its topic, for room in the log, or to be framed, and must not be overtaken [WS-19].
+            holds_up = self._is_busy = True
+            self.held = size
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
@@ -275,8 +281,6 @@ class Commands:
     def _settle(self, place: _Place, reply: bytes) -> None:
         place.reply = reply
         line = self._line
-        if line[0] is not place:
-            return
         while line and line[0].reply is not None:
             first = line.popleft()
             assert first.reply is not None

@@ -295,6 +295,32 @@ def test_a_mark_during_service_is_announced_when_the_service_ends(scheduler: Sch
     assert calls == [1]
 
 
+@pytest.mark.parametrize("when", ["before the pop", "before the read", "after the read", "after the service"])
+def test_a_publication_at_any_moment_of_a_service_is_delivered(scheduler: Scheduler, when: str) -> None:
+    """[D-4, D-5], §10 point 13: marked first, read later, so the record is delivered or the item is queued."""
+    head = delivered = 1
+
+    def publish(now: str) -> None:
+        nonlocal head
+        if now == when:
+            head = 2
+            scheduler.mark(item)
+
+    item = item_of(0)
+    scheduler.mark(item)
+    publish("before the pop")
+    assert scheduler.pop() is item
+    publish("before the read")
+    delivered = head
+    publish("after the read")
+    scheduler.done(item)
+    publish("after the service")
+    assert delivered == 2 or scheduler.depth == 1
+    while popped(scheduler):
+        delivered = head
+    assert delivered == 2
+
+
 @pytest.mark.parametrize("state", ["idle", "queued", "risen", "held", "serving", "marked in service"])
 def test_nothing_stays_of_what_is_forgotten(scheduler: Scheduler, clock: ManualClock, state: str) -> None:
     item, other = item_of(0), item_of(0)

@@ -13,7 +13,7 @@ from tests.unit.engine import kit
 from topics.engine import append as appending
 from topics.engine import delete as deleting
 from topics.engine.append import Write
-from topics.errors import EngineClosed, ShardReadOnly, TopicsError, WalFull
+from topics.errors import EngineClosed, LimitReached, ShardReadOnly, TopicsError, WalFull
 from topics.model import AppendResult
 from topics.storage.owner import Done, InlineOwner, Work
 
@@ -220,6 +220,51 @@ def test_a_write_that_does_not_fit_waits_in_front_until_it_does(store: Slow) -> 
     wide.release()
     assert [one[0].throttle_wait_ms for one in (first, large, small)] == [None, 5.0, 5.0]
     wide.engine.close()
+
+
+def test_who_fits_goes_on_when_the_large_one_in_front_is_refused() -> None:
+    """[S-71] Room that is there is used."""
+    wide = Slow(queue_submissions=100, queue_bytes=600)
+    wide.put()
+    wide.put("other")
+    wide.hold()
+    wide.write("x" * 400)
+    large = wide.write("y" * 300)
+    wide.pass_ms(10)
+    wide.write(1, topic="other")
+    assert wide.core.names["other"].staged_records == 0
+    wide.pass_ms(40)
+    refusal(large)
+    assert wide.core.names["other"].staged_records == 1
+    wide.release()
+    wide.engine.close()
+
+
+def test_what_stands_behind_a_write_that_is_refused_for_another_reason_goes_on() -> None:
+    """[A-1, RES-5] While it waited for room, others used up the quota."""
+    store = Slow(max_total_bytes=400)
+    store.put()
+    store.put("other")
+    store.put("unlogged", durability="ephemeral")
+    first = store.fill("other")
+    asked, behind = store.write("x" * 100), store.write("y" * 100)
+    assert store.write("z" * 350, topic="unlogged")[0].count == 1
+    store.release()
+    assert [one[0].count for one in first] == [1, 1]
+    assert [type(one[0]) for one in (asked, behind)] == [LimitReached, LimitReached]
+    store.engine.close()
+
+
+def test_what_waits_without_need_is_tried_before_it_is_refused(store: Slow) -> None:
+    """[D-53] If the queue is not what is in the way, the client is told what is."""
+    (shard,) = store.core.wal.shards if store.core.wal else ()
+    turn = store.core.admission.turn(patient=False)
+    assert turn is not None
+    told: list[object] = []
+    store.core.admission.wait(shard, turn, 10, lambda: told.append("go"), told.append)
+    store.pass_ms(50)
+    assert told == ["go"]
+    assert store.core.admission.waiting == 0
 
 
 def test_a_repeat_of_a_write_that_waits_is_answered_like_it(store: Slow) -> None:

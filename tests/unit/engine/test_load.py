@@ -52,6 +52,7 @@ def test_an_idle_engine_does_not_look(store: Slow) -> None:
 def test_a_delivery_is_looked_at_and_then_no_more(store: Slow) -> None:
     """08 §5: 100 ms after it, and once more to see that it is over."""
     outcome = poll(store)
+    store.core.pump.scheduler.latency_ms = 0.04
     store.write(1)
     assert len(outcome) == 1
     assert store.core.alarms.next_ns() == store.clock.monotonic_ns() + 100_000_000

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,3 +49,21 @@ def test_the_program_of_the_websocket_page_works(tmp_path: Path, capsys: pytest.
         assert "ws://127.0.0.1:4000" in program
         exec(compile(program.replace("ws://127.0.0.1:4000", address), "websocket.md", "exec"), {})
     assert capsys.readouterr().out == "[1]\n1 {'kg': 8}\n"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_commands_and_program_of_the_watch_page_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """[U-41] And what the page shows as output is what comes, but for the instants."""
+    blocks = list(checks.blocks((checks.ROOT / "docs/guides/watch.md").read_text(encoding="utf-8")))
+    (script,) = [block.text for block in blocks if block.language == "sh"]
+    (shown,) = [block.text for block in blocks if block.language == "text"]
+    (program,) = [block.text for block in blocks if block.language == "python"]
+    with running(tmp_path) as one:
+        assert "http://127.0.0.1:4000" in program
+        stream = "\n".join(answers(script, one.url)[1:])
+        without = re.compile(r'"\$ts":\d+')
+        assert without.sub("", stream).strip() == without.sub("", shown).replace(": hb", "").strip()
+        scope: dict[str, Any] = {}
+        exec(compile(program.replace("http://127.0.0.1:4000", one.url), "watch.md", "exec"), scope)
+        scope["server"].close()
+    assert capsys.readouterr().out == "1 {'kg': 9}\n2 {'kg': 412}\n"

@@ -451,7 +451,7 @@ def _never_durable(right: Any) -> Any:
     return lambda self, path, raw, durable: right(self, path, raw, False)
 
 
-def _no_holes(right: Any) -> Any:
+def _never(right: Any) -> Any:
     return lambda *args: False
 
 
@@ -545,6 +545,8 @@ MUTANTS: tuple[EngineMutant, ...] = (
          recover, "mend", _nothing, _ops("append_disk append_disk append_disk", 4, "sector")),
     _bug("caps are not enforced after replay [S-260]",
          Recovery, "_settle", _caps_not_enforced, _ops("append_capped append_capped", 2)),
+    _bug("a cap floor that records in memory have raised is not logged [DUR-12]",
+         retention, "_must_log_caps", _never, _ops("append_ephemeral configure append_disk", 13)),
     _bug("the last ts is not known after a restart [REC-10]",
          Recovery, "_settle", _clock_forgotten, _ops("append_disk jump_back kill_reopen append_disk", 0)),
     _bug("the head of an ephemeral topic is not marked [DUR-7]",
@@ -559,7 +561,7 @@ MUTANTS: tuple[EngineMutant, ...] = (
     _bug("the directory goes before the TopicDelete is synced [S-276]",
          lifecycle, "delete", _files_first, _ops("churn checkpoint churn", 3)),
     _bug("holes below a prefix delete are dropped with their segment [S-125]",
-         reclaim, "_has_holes", _no_holes,
+         reclaim, "_has_holes", _never,
          _ops("append_disk crash_reopen append_disk checkpoint delete_all tick", 0, segment_max_events=1)),
     _bug("a rewrite drops a live record [S-281]",
          rewriting, "_without_deleted", _live_record_dropped, _ops("rewrite append_fsync", 0)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from topics.testing import faults
+from topics.testing import enginedamage, faults
 from topics.testing.commands import COMMANDS, main
 from topics.testing.enginesubject import EngineSubject
 
@@ -43,6 +43,15 @@ def test_reads_that_fail_once_leave_a_rewrite_explained() -> None:
     assert len(once) >= 40
     for case in once:
         faults.run_case(subject, case)
+
+
+def test_a_data_file_of_another_topic_deletes_nothing() -> None:
+    """T7, C22 [S-174]: a record whose place has the bytes of another topic is told, never silently gone."""
+    one = enginedamage.sample("closed")
+    swaps = [each for each in enginedamage.truncations(one) if each.kind == "swap" and each.path.endswith(".data")]
+    assert len(swaps) >= 40
+    for each in swaps:
+        enginedamage.check(one, each)
 
 
 def test_every_command_has_a_quick_size_here() -> None:

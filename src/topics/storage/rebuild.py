@@ -290,7 +290,7 @@ class _Opening:
             # An earlier start found it damaged and said what is left of it: that stands [S-249].
             return self._sealed(first, present, claim.entries)
         if intact and data_end(old) <= len(data):
-            entries = self._witnessed(old, data)
+            entries = self._witnessed(first, old, data)
         else:
             frames = find_frames(data, files.mask, first, first + claim.entries - 1)
             if not len(frames.rows):
@@ -301,14 +301,27 @@ class _Opening:
             self.mended_active = True
         return self._cut(first, entries, raw, present)
 
-    def _witnessed(self, old: Entries, data: bytes) -> Entries:
-        """The claimed entries with the delete marks that `.data` confirms (06 §14 step 5)."""
+    def _witnessed(self, first: int, old: Entries, data: bytes) -> Entries:
+        """The claimed entries with the delete marks that `.data` confirms (06 §14 step 5).
+
+        Only the frame of a record speaks for it: where another one lies, as in a file of another topic, marks stay.
+        """
         entries = old.copy()
         marked, deleted = entries["flags"] & codec.DELETED != 0, codec.deleted_by_witness(entries, data)
+        for rel in np.flatnonzero(marked != deleted).tolist():
+            if not self._is_there(first + rel, entries[rel], data):
+                deleted[rel] = marked[rel]
         self._revived += int((marked & ~deleted).sum())
         plain = entries["flags"] & np.uint8(0xFF ^ codec.DELETED)
         entries["flags"] = plain | np.where(deleted, np.uint8(codec.DELETED), np.uint8(0))
         return entries
+
+    def _is_there(self, seq: int, entry: np.void, data: bytes) -> bool:
+        offset = int(entry["offset"])
+        try:
+            return codec.decode(data, offset, seq, self._files.mask).end == offset + int(entry["len"])
+        except NotAFrame:
+            return False
 
     def _claimed_without_data(self, first: int, entries: Entries) -> Segment:
         """It cannot grow any more: sealed as it is [S-134]."""

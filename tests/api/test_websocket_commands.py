@@ -13,9 +13,10 @@ import pytest
 from tests.api.expect import diff, seqs, state, write
 from tests.api.kit import Running, running
 from tests.api.rawclient import until
-from tests.api.wskit import Ws, command, is_all_let_go, text
+from tests.api.wskit import Ws, command, is_all_let_go, is_held_up, text
 from tests.security.kit import GateFs
 from topics.server import commands
+from topics.server.http1 import READ_BYTES
 
 MIB = 1 << 20
 ACK = {
@@ -203,7 +204,7 @@ def test_nor_while_those_that_wait_are_large() -> None:
         fs.gate.clear()
         sender = threading.Thread(target=ws.send, args=(publish("slow", "x" * 900_000) * 12,))
         sender.start()
-        until(server, lambda: ws.served._is_paused)
+        until(server, lambda: is_held_up(ws))
         assert server.on_loop(lambda: len(ws.served._commands._line)) == 5
         fs.gate.set()
         assert [ws.reply()["first_seq"] for _ in range(12)] == list(range(1, 13))
@@ -221,6 +222,19 @@ def test_a_connection_with_many_commands_at_hand_takes_its_turns_with_the_others
     assert len(many) * 0.9 < server.on_loop(lambda: left_of(many)) < len(many)
     for _ in range(1000):
         assert ws.reply()["op"] == "pong"
+
+
+def test_after_a_read_that_was_full_the_others_have_their_turn(ws: Ws, server: Running, topic: str) -> None:
+    """[P-10] The transport would read on as long as it finds something."""
+    frame = publish(topic, *["x" * 1000] * 100)
+
+    def is_resting() -> bool:
+        ws.served.data_received(frame[:READ_BYTES])
+        return ws.served._is_paused
+
+    assert server.on_loop(is_resting)
+    until(server, lambda: not ws.served._is_paused)
+    assert ws.send(frame[READ_BYTES:]).reply()["count"] == 100
 
 
 def test_a_publish_that_waits_for_its_topic_is_not_overtaken() -> None:
@@ -243,7 +257,12 @@ def test_a_command_that_is_being_decoded_counts_as_buffered_though_its_client_ha
     """[RES-3] Else coming and going would make room that is not there."""
     core = server.server.app.engine.core  # type: ignore[union-attr]
     gate = threading.Event()
-    server.on_loop(lambda: core.owner.aside("decode", gate.wait, lambda error: None))
+
+    def until_the_gate_opens() -> Iterator[None]:
+        while not gate.is_set():
+            yield
+
+    server.on_loop(lambda: core.owner.sliced(until_the_gate_opens(), lambda error: None))
     frame = publish(topic, *["x" * 100_000] * 20)
     with Ws(server) as ws:
         ws.send(frame)
@@ -391,6 +410,45 @@ def test_over_http_it_has_the_same_code(http: httpx.Client, more: dict[str, Any]
 
 
 JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("record", "more"),
+    [
+        ('{"data":1}', ""), ('{"data":1,"meta":{"a":1},"tag":"t","node":"n"}', ',"node":"m","return_seqs":false'),
+        ('{"data":1,"meta":1}', ""), ('{"tag":"t"}', ""), ('{"data":NaN}', ""), ('{"data":1,"tag":1}', ""),
+        ('{"data":1,"tag":"' + "x" * 257 + '"}', ""), ('{"data":"' + "x" * MIB + '"}', ""),
+        ('{"data":1}', ',"create":1'),
+        ('{"data":1}', ',"producer":{"id":"p","epoch":-1,"index":0}'), ('{"data":1}', ',"config":{"ttl_ms":"x"}'),
+        ('{"data":1}', ',"config":{"ttl_ms":5}'), ('{"data":1}', ',"idempotency_key":""'), ('{"data":1}', "}"),
+        ('{"data":1}', ',"create":false,"topic":"never-made"'), ('{"data":1}', ',"topic":"$loss"'),
+    ],
+)  # fmt: skip
+def test_a_large_publish_is_judged_as_a_small_one_is(ws: Ws, topic: str, record: str, more: str) -> None:
+    """[WS-12, WS-14, P-10] It is decoded in pieces, or, if anything is out of the ordinary, at once."""
+
+    def judged(name: str, *records: str) -> tuple[Any, ...]:
+        asked = f'{{"request_id":[7],"op":"publish","topic":"{name}","records":[{",".join(records)}]{more}}}'
+        told = ws.send(text(asked)).reply()
+        return told["op"], told["request_id"], told.get("code"), told.get("created"), told.get("seqs") is None
+
+    filling = ['{"data":"%s"}' % ("x" * 50_000)] * 25
+    assert judged(f"{topic}.large", *filling, record, *filling) == judged(f"{topic}.small", record)
+    assert ws.ask("ping")["op"] == "pong"
+
+
+def test_a_large_publish_keeps_every_byte(ws: Ws, http: httpx.Client, topic: str) -> None:
+    """[REC-12, P-10] Cut wherever it may be, also inside of what looks like records."""
+    values = [f'{{"n":{n}, "s":"\\u00e9}},{{\\"data\\":{n}","a":[{{"data":1}},{{"data":[]}}]}}' for n in range(10_000)]
+    records = ",".join(f'{{"data":{value},"tag":"{n % 7}"}}' for n, value in enumerate(values))
+    told = ws.send(text(f'{{"op":"publish","topic":"{topic}","records":[{records}]}}')).reply()
+    assert (told["count"], told["last_seq"]) == (10_000, 10_000)
+    at = 0
+    while at < 10_000:
+        page = http.post(f"/v0/topics/{topic}/diff", json={"from_seq": at, "limit": 1000}).text
+        for value in values[at : at + 1000]:
+            assert f'"data":{value.replace(", ", ",", 1)}' in page
+        at += 1000
 
 
 def test_a_full_topic_refuses(ws: Ws, http: httpx.Client, topic: str) -> None:

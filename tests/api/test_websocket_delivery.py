@@ -12,7 +12,7 @@ import pytest
 from tests.api.expect import delete, put, tagged, write
 from tests.api.kit import WAIT_S, Running, running
 from tests.api.rawclient import until
-from tests.api.wskit import CLOSE, LAST, Ws, command, framed, is_all_let_go, passes, text
+from tests.api.wskit import CLOSE, LAST, Ws, command, framed, is_all_let_go, is_held_up, passes, text
 from topics.server import websocket
 from topics.testing import ManualClock
 
@@ -600,7 +600,7 @@ def test_of_a_reader_that_stalls_no_command_is_read(server: Running, http: httpx
         rest = command("ping", request_id="x" * 1000) * 10_000
         sender = threading.Thread(target=ws.send, args=(rest,))
         sender.start()
-        until(server, lambda: ws.served._is_paused)
+        until(server, lambda: is_held_up(ws))
         assert server.on_loop(lambda: len(ws.served._input)) < 1 << 20
         assert http.get(f"/v0/topics/{topic}.other").status_code == 404
         got: list[int] = []

@@ -10,7 +10,7 @@ import msgspec
 
 from tests.api.kit import WAIT_S, Running
 from tests.api.rawclient import until
-from topics.server.websocket import WebSocket
+from topics.server.websocket import INPUT_HIGH, WebSocket
 from topics.testing import ManualClock
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -154,6 +154,11 @@ class Ws:
                 assert isinstance(front._spoken, WebSocket)
                 return front._spoken
         raise LookupError("the server has no such connection")
+
+
+def is_held_up(ws: Ws) -> bool:
+    """Whether so much waits for its turn that the server does not read on; ask on its loop."""
+    return ws.served._is_paused and len(ws.served._input) > INPUT_HIGH
 
 
 def passes(server: Running, clock: ManualClock, seconds: int) -> None:

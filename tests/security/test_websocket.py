@@ -24,6 +24,7 @@ from tests.api.wskit import (
     command,
     framed,
     is_all_let_go,
+    is_held_up,
     passes,
     request,
     text,
@@ -107,7 +108,7 @@ def test_answers_that_nobody_reads_are_not_piled_up(server: Running, frame: byte
     """[WS-5] Tens of megabytes of questions; what is held is the mark and one answer."""
     with Ws(server, receive_bytes=4096) as ws, Ws(server) as other:
         sender = hammer(ws, frame * 5000, 60)
-        until(server, lambda: ws.served._is_paused)
+        until(server, lambda: is_held_up(ws))
 
         def held() -> int:
             socket = ws.served

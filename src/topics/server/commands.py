@@ -1,6 +1,6 @@
 """Commands of a WebSocket connection: decoded, executed and answered in order (03 §8.2) [WS-9 … WS-14, WS-19].
 
-    message ─▶ understood (decoded, prepared; aside if it is large) ─▶ executed ─▶ its place in line ─▶ reply
+    message ─▶ understood (decoded, prepared; in slices if it is large) ─▶ executed ─▶ its place in line ─▶ reply
 
 A publish is staged when its turn comes and takes a place in the line of replies; several may wait for their commit
 together, and each is answered when those in front of it are. What changes subscriptions waits until the line is empty,
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,7 +32,7 @@ from topics.engine.topic import Topic
 from topics.engine.watch import Feed, Instance
 from topics.errors import CallerError, TopicsError
 from topics.model import AppendResult, Limits
-from topics.server import failure, records, wire
+from topics.server import failure, pieces, records, wire
 from topics.server.failure import Failure, Refused
 from topics.server.keys import ADMIN, WRITE
 from topics.server.records import ASIDE_BYTES, WriteBody
@@ -134,18 +134,16 @@ class Commands:
                 asked = Understood(b"null", refusal=_unexpected(error))
             self._execute(asked, len(message), started_ns)
             return
-        found: list[Understood] = []
         self._is_busy = True
         self.held = size = len(message)
 
-        def done(error: BaseException | None) -> None:
+        def then(asked: Understood) -> None:
             self._is_busy = False
             self.held = 0
-            asked = found[0] if error is None else Understood(b"null", refusal=_unexpected(error))
             self._execute(asked, size, started_ns)
             self._go_on()
 
-        core.owner.aside("decode", lambda: found.append(_understood(message, key, core.limits)), done)
+        _understand_large(core, message, key, then)
 
     def _rights(self) -> Key | None:
         """The connection's key as it is now: its scopes and prefixes may have changed [KEY-4]."""
@@ -316,10 +314,61 @@ def _understood(message: bytes | bytearray, key: Key | None, limits: Limits) -> 
             return Understood(id, command)
         _may_publish(key, given)
         return Understood(id, command, records.prepared(given, limits, given.body.idempotency_key, configures=True))
-    except IllTyped as error:
-        return Understood(b"null", refusal=failure.of(error)._replace(code=INVALID))
     except (Refused, TopicsError) as error:
-        return Understood(id, refusal=failure.of(error))
+        return _refused(id, error)
+
+
+def _refused(id: bytes, error: BaseException) -> Understood:
+    """What was decoded, and then refused; a payload is looked at late, and belongs to decoding [WS-14]."""
+    if isinstance(error, IllTyped):
+        return Understood(b"null", refusal=failure.of(error)._replace(code=INVALID))
+    return Understood(id, refusal=failure.of(error))
+
+
+def _understand_large(
+    core: Core, message: bytes | bytearray, key: Key | None, then: Callable[[Understood], None]
+) -> None:
+    """The same in slices, as a large body is taken; what is out of the ordinary in one call, aside [P-10]."""
+    found: list[Understood] = []
+
+    def in_slices() -> Iterator[None]:
+        asked = yield from _in_steps(message, key, core.limits)
+        if asked is not None:
+            found.append(asked)
+
+    def at_once() -> None:
+        found.append(_understood(message, key, core.limits))
+
+    def done(error: BaseException | None) -> None:
+        if error is not None:
+            then(Understood(b"null", refusal=_unexpected(error)))
+        elif found:
+            then(found[0])
+        else:
+            core.owner.aside("decode", at_once, done)
+
+    core.owner.sliced(in_slices(), done)
+
+
+def _in_steps(message: bytes | bytearray, key: Key | None, limits: Limits) -> Generator[None, None, Understood | None]:
+    """A large publish, step by step; None for what has to be decoded in one call."""
+    found = yield from pieces.decoded((message,))
+    if found is None:
+        return None
+    try:
+        command = wire.decode(_COMMAND, found.around)
+        id, given = _compact(command.request_id), _typed(command)
+    except (Refused, CallerError):
+        return None
+    if given is None:
+        return None
+    try:
+        _may_publish(key, given)
+        key_of_retry = given.body.idempotency_key
+        write = yield from records.prepared_in_steps(given, found.runs, limits, key_of_retry, configures=True)
+    except (Refused, TopicsError) as error:
+        return _refused(id, error)
+    return Understood(id, command, write)
 
 
 def _typed(command: Command) -> records.Typed | None:

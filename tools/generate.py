@@ -42,7 +42,7 @@ the start and names its variable; an unknown `TOPICS_*` variable is warned about
 Each setting of the server but the keys is also an option of `topics serve`, named after the variable: `TOPICS_PORT` is
 `--port`. The option wins. `GET /v0/settings` tells what is in force and where it came from.
 
-Settings of parts that are not in this version (cold tier, queues, routers, watches, transactions) are read and checked
+Settings of parts that are not in this version (cold tier, queues, watches, transactions) are read and checked
 already; asking for the cold tier stops the start.
 """
 

@@ -10,6 +10,10 @@
     ├── TopicNotFound        (CallerError) no topic of that name
     ├── TopicExistsIncompatible (CallerError) the topic exists with another type
     ├── TopicNotEmpty        (CallerError) the topic was to be deleted only if empty
+    ├── RouterNotFound       (CallerError) no router of that name
+    ├── RouterCycle          (CallerError) the router would close a cycle; `cycle` names the topics
+    ├── RouterFanIn          (CallerError) the destination is fed by another source already
+    ├── RouterRepoint        (CallerError) the router exists with another source or destination
     ├── TopicFull            (TimingError) a `discard: "reject"` topic has no room for this write
     ├── EngineClosed         (TimingError) the engine was closed, or belongs to another process
     ├── DataDirInUse         (TimingError) another engine has this data directory
@@ -284,6 +288,51 @@ class TopicNotEmpty(CallerError):
         super().__init__(f"topic {topic!r} holds {count} records")
         self.topic = topic
         self.count = count
+
+
+class RouterNotFound(CallerError):
+    """No router has this name."""
+
+    code = "router_not_found"
+
+    def __init__(self, router: str) -> None:
+        super().__init__(f"there is no router {router!r}")
+        self.router = router
+
+
+class RouterCycle(CallerError):
+    """The router would close a cycle and `allow_cycle` is off; nothing was changed [CYC-1]."""
+
+    code = "router_cycle"
+
+    def __init__(self, cycle: list[str]) -> None:
+        super().__init__("the router would close a cycle: " + " -> ".join(cycle))
+        self.cycle = cycle
+
+
+class RouterFanIn(CallerError):
+    """The destination has another source already; nothing was changed [RTR-16]."""
+
+    code = "topic_exists_incompatible"
+
+    def __init__(self, topic: str, source: str) -> None:
+        super().__init__(f"topic {topic!r} is fed from {source!r} already; a topic has one source at most")
+        self.topic = topic
+        self.source = source
+        self.reason = "router_dest_fan_in"
+
+
+class RouterRepoint(CallerError):
+    """The router exists with another source or destination; delete and create it instead [RTR-7]."""
+
+    code = "topic_exists_incompatible"
+
+    def __init__(self, router: str, existing_source: str, existing_dest: str) -> None:
+        super().__init__(f"router {router!r} goes from {existing_source!r} to {existing_dest!r}, which cannot change")
+        self.router = router
+        self.existing_source = existing_source
+        self.existing_dest = existing_dest
+        self.reason = "router_repoint_forbidden"
 
 
 class TopicFull(TimingError):

@@ -292,6 +292,54 @@ class Selector(NamedTuple):
         return self.value if self.kind == "Eq" else self.value + "*"
 
 
+Guarantee = Literal["at_least_once", "exactly_once"]
+
+
+class RouterConfig(msgspec.Struct, frozen=True):
+    """A router's definition (05 §1)."""
+
+    source: str
+    dest: str
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    create_dest: bool = True
+    filter: Selector | None = None
+    allow_cycle: bool = False
+    guarantee: Guarantee = "at_least_once"
+
+    @classmethod
+    def parse(cls, config: RouterConfig | Mapping[str, object]) -> RouterConfig:
+        """Check what a caller gave; members that are not known are passed over, absent ones take their defaults."""
+        if isinstance(config, RouterConfig):
+            return config
+        if not isinstance(config, Mapping):
+            raise CallerError("a router is defined by an object")
+        given = {name: config[name] for name in cls.__struct_fields__ if name in config}
+        for name in ("source", "dest"):
+            if not isinstance(given.get(name), str):
+                raise CallerError(f"{name} must be the name of a topic")
+        for name in ("preserve_node", "preserve_tag", "create_dest", "allow_cycle"):
+            if not isinstance(given.get(name, True), bool):
+                raise CallerError(f"{name} must be true or false")
+        if given.get("guarantee", "at_least_once") not in ("at_least_once", "exactly_once"):
+            raise CallerError('guarantee must be "at_least_once" or "exactly_once"')
+        if given.get("filter") is not None:
+            given["filter"] = Selector.parse(given["filter"])
+        return cls(**given)  # type: ignore[arg-type]
+
+
+class RouterState(NamedTuple):
+    """A router at one instant."""
+
+    router: str
+    config: RouterConfig
+    forwarded_total: int
+    """Copies made or found present, and holes for what the source lost [FWD-7]."""
+    cursor: int
+    """Highest seq of the source that is handled."""
+    lag: int
+
+
 def successor(prefix: bytes) -> bytes | None:
     """The least bytes above everything that starts with `prefix`; `None` where nothing is above [S-188]."""
     stem = prefix.rstrip(b"\xff")

@@ -157,8 +157,12 @@ class GapSegment(NamedTuple):
     hops: int
 
 
-def reframe(frames: Buffer, offsets: Sequence[int], mask: int, at: int = 0) -> tuple[bytes, bytes]:
+def reframe(
+    frames: Buffer, offsets: Sequence[int], mask: int, at: int = 0, hops: npt.NDArray[np.integer] | None = None
+) -> tuple[bytes, bytes]:
     """`.data` frames and `.idx` entries of the Append frames at ascending `offsets`; the first goes to `at`.
+
+    `hops` are those of the records, where the frames cannot tell: a WAL frame keeps 8 as 7 [S-27].
 
     Each WAL frame is verified before its bytes get a new checksum: damage must not become valid on the way. `NotAFrame`
     for a frame that is damaged, no Append, or of a topic the mask does not belong to.
@@ -173,7 +177,8 @@ def reframe(frames: Buffer, offsets: Sequence[int], mask: int, at: int = 0) -> t
     good = _first(_unfit(heads, places, sizes, around, mask, len(raw)))
     heads, places, sizes, around = heads[:good], places[:good], sizes[:good], around[:good]
     flags = heads["flags"].astype(np.int64)
-    kept = flags & (HAS_TAG | HAS_NODE) | flags >> frame.HOPS_SHIFT << HOPS_SHIFT
+    kept = flags >> frame.HOPS_SHIFT if hops is None else hops[:good].astype(np.int64)
+    kept = flags & (HAS_TAG | HAS_NODE) | kept << HOPS_SHIFT
     data, bad = _resigned(raw, places.tolist(), (places + sizes - 8).tolist(), around.tolist(), kept.tolist(), mask)
     if bad is None and good < len(offsets):
         bad = offsets[good]

@@ -22,12 +22,13 @@ import msgspec
 
 from topics.codec import control, frame
 from topics.codec.segment import HAS_NODE, HAS_TAG
-from topics.engine import lifecycle, retention
+from topics.engine import forward, lifecycle, retention
 from topics.engine.admission import Turn
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.dedupe import Entry, IdempotencyKeys, Pending, Producers, Verdict
 from topics.engine.recent import TOPIC_RECORDS_MAX
 from topics.engine.records import NOTHING, Given, Prepared, prepare
+from topics.engine.router import Carried, Edge
 from topics.engine.topic import Appended, Lsn, Ticket, Topic
 from topics.errors import (
     CallerError,
@@ -325,8 +326,17 @@ def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool,
     if logged and durability == "disk" and not topic.reservation.covers(last):
         prefix = ticket.reserve(last, now)
         durable = True
-    dedupe = _dedupe_frame(topic, write, first, count, ts, durable) if logged else b""
-    chain = _Chain(prefix, dedupe, durable, logged, now)
+    behind = _dedupe_frame(topic, write, first, count, ts, durable) if logged else b""
+    frames = bool(prefix) + bool(behind)
+    edge = core.routers.feeding.get(topic.id) if core.routers.feeding else None
+    if edge is not None and logged:
+        carried = ticket.take_along(edge, durable)
+        if carried is not None:
+            prefix += carried.frames
+            frames += carried.frame_count
+        behind = edge.mark(last, ts, durable=durable, more=bool(behind)) + behind
+        frames += 1
+    chain = _Chain(prefix, behind, frames, durable, logged, now)
     if core.frames_aside_bytes is None or prepared.total < core.frames_aside_bytes:
         ticket.frame(chain)
         _submit(core, ticket, chain)
@@ -338,8 +348,11 @@ class _Chain(NamedTuple):
     """What a submission is besides the frames of its records."""
 
     prefix: bytes
-    """Frame of a higher ceiling."""
-    dedupe: bytes
+    """Frame of a higher ceiling, and copies that were in memory only [S-212 c]."""
+    behind: bytes
+    """How far routers are, and the write's name."""
+    frame_count: int
+    """In both."""
     durable: bool
     logged: bool
     now: int
@@ -374,7 +387,7 @@ def _frame_large(core: Core, ticket: _Staged, chain: _Chain) -> None:
 def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
     """Take the seqs and put the frames in the log, in one stretch [S-105]."""
     topic, prepared, write = ticket.topic, ticket.prepared, ticket.write
-    prefix, dedupe, durable, logged, now = chain
+    prefix, behind, count_around, durable, logged, now = chain
     first, count = ticket.seq_before, len(prepared.tags)
     last = first + count - 1
     ticket.pending = _stage_name(core, topic, write, now)
@@ -383,11 +396,14 @@ def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
     ticket.count_staged()
     body: Frames | None = None
     if ticket.pieces:
-        body = [part for part in (prefix, *(piece.frames for piece in ticket.pieces), dedupe) if part]
+        body = [part for part in (prefix, *(piece.frames for piece in ticket.pieces), behind) if part]
     elif logged:
-        body = b"".join((prefix, ticket.frames, dedupe)) if prefix or dedupe else ticket.frames
+        body = b"".join((prefix, ticket.frames, behind)) if prefix or behind else ticket.frames
+    ticket.prefix_bytes = len(prefix)
+    if ticket.edge is not None:
+        ticket.edge.logged_seq = last
     try:
-        core.stage(topic, body, count + bool(prefix) + bool(dedupe), ticket, durable=durable)
+        core.stage(topic, body, count + count_around, ticket, durable=durable)
     except WalFull as error:
         topic.next_seq, topic.last_ts = first, before_ts
         ticket.wait(0 if body is None else frames_bytes(body), error)
@@ -400,7 +416,7 @@ def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
         write.turn.waited_ms = (core.clock.monotonic_ns() - write.turn.since_ns) / 1e6
     if ticket.pieces:
         _let_go(core, prepared.envelopes)
-    if logged and topic.durability == "disk" and not prefix:
+    if logged and topic.durability == "disk" and not ticket.reserves:
         lifecycle.reserve_ahead(core, topic, last, now)
 
 
@@ -427,8 +443,8 @@ class _Staged(Ticket):
     """The ticket of a write."""
 
     __slots__ = (
-        "_ceiling", "_core", "_created", "_done", "_generation", "_staged", "entries", "frames", "offsets", "pending",
-        "pieces", "prefix_bytes", "prepared", "topic", "ts", "write",
+        "_carried", "_ceiling", "_core", "_created", "_done", "_generation", "_keyed", "_logged_seq", "_staged", "edge",
+        "entries", "frames", "offsets", "pending", "pieces", "prefix_bytes", "prepared", "topic", "ts", "write",
     )  # fmt: skip
 
     def __init__(
@@ -452,16 +468,22 @@ class _Staged(Ticket):
         self.prepared = write.prepared
         self.ts = ts
         self.prefix_bytes = 0
-        """Of the frame in front of its records."""
+        """Of the frames in front of its records."""
         self._ceiling = self._generation = 0
         self._staged = False
+        self.edge: Edge | None = None
+        """What feeds the topic, if it is a router's destination."""
+        self._carried: Carried | None = None
+        self._keyed: list[tuple[int, bytes]] = []
+        """Records that say to be copies, by seq."""
+        self._logged_seq = 0
 
     def frame(self, chain: _Chain) -> None:
         """Encode its records; any thread."""
         rows = self.prepared.rows()
         try:
             self.frames = frame.encode_appends(
-                rows, self.topic.id, self.seq_before, self.ts, durable=chain.durable, more=bool(chain.dedupe)
+                rows, self.topic.id, self.seq_before, self.ts, durable=chain.durable, more=bool(chain.behind)
             )
         except ValueError as error:
             raise CallerError(str(error)) from error
@@ -474,7 +496,7 @@ class _Staged(Ticket):
             base, begins = end, len(self.offsets)
             end = _add_entries(run, self.ts, self.entries, self.offsets, base)
             next_seq = seq + len(run.tags)
-            more = next_seq != last or bool(chain.dedupe)
+            more = next_seq != last or bool(chain.behind)
             try:
                 frames = frame.encode_appends(run.rows(), topic_id, seq, self.ts, durable=chain.durable, more=more)
             except ValueError as error:
@@ -504,9 +526,19 @@ class _Staged(Ticket):
         self._ceiling = reservation.next(last, now, config.reserve_min, config.reserve_max, config.reserve_span_ms)
         self._generation = reservation.generation
         body = control.HeadWatermark(reserved=self._ceiling)
-        prefix = control_frame(body, self.topic, self.ts, durable=True, more=True)
-        self.prefix_bytes = len(prefix)
-        return prefix
+        return control_frame(body, self.topic, self.ts, durable=True, more=True)
+
+    @property
+    def reserves(self) -> bool:
+        """Whether it asks for a higher ceiling."""
+        return self._ceiling > 0
+
+    def take_along(self, edge: Edge, durable: bool) -> Carried | None:
+        """The copies that are in memory only and have to be logged in front of it [S-212 c]."""
+        self.edge, self._logged_seq = edge, edge.logged_seq
+        self._carried = edge.carry(durable=durable)
+        self._keyed = forward.keyed(edge, self.seq_before, self.prepared.envelopes)
+        return self._carried
 
     def joined(self, line: Sequence[Ticket]) -> int:
         """Logged appends in a row become visible together."""
@@ -522,6 +554,9 @@ class _Staged(Ticket):
         for one in staged:
             one._unstage()
         topic.apply(self._appended_in_pieces() if self.pieces else _appended(core, topic, staged))
+        for one in staged:
+            if one.edge is not None:
+                one._carry_through(one.edge)
         topic.last_write_ms = core.clock.now_ms()
         retention.try_caps(core, topic)
         head = topic.head
@@ -545,6 +580,19 @@ class _Staged(Ticket):
             seq += len(piece.offsets)
         _let_go(core, self.pieces)
         return Appended(self.seq_before, b"".join(self.entries), places, prepared.tags, prepared.total, self.ts)
+
+    def _carry_through(self, edge: Edge) -> None:
+        """What it took along is in the log now; and it may have brought keys of copies."""
+        index = self.topic.index
+        if self._carried is not None and isinstance(self.lsn, Lsn):
+            assert self._core.wal is not None
+            lsn = self.lsn
+            began = lsn.offset + self.prefix_bytes - len(self._carried.frames)
+            places = self._carried.located(self._core.wal.location(lsn.group, lsn.file_no, began))
+            index.tail.relocate(places)
+            index.forget_derived(self._carried.last)
+        self._core.routers.moved.add(edge)
+        forward.note_keys(edge, self._keyed)
 
     def _published(self, head: int) -> None:
         core, first, count = self._core, self.seq_before, len(self.prepared.tags)
@@ -575,6 +623,8 @@ class _Staged(Ticket):
 
     def _withdraw(self) -> None:
         self._unstage()
+        if self.edge is not None:
+            self.edge.logged_seq = min(self.edge.logged_seq, self._logged_seq)
         if self._ceiling:
             self.topic.reservation.refused(self._generation)
         if self.pending is not None:

@@ -12,17 +12,19 @@ WAL keeps it too [S-195]. Owner only, but for `_Job.write`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
 from topics.codec import control, frame
 from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
-from topics.codec.segment import DELETED, ENTRY_BYTES, LOST, fillers, ovh, reframe
+from topics.codec.segment import DELETED, ENTRY_BYTES, HOPS_SHIFT, LOST, fillers, ovh, reframe
 from topics.engine import reclaim
 from topics.engine.core import Core
+from topics.engine.router import ROWS_MAX, Position, Router
 from topics.engine.snapshot import Snapshots
 from topics.engine.topic import Topic
 from topics.errors import TopicNotFound, TopicsError, WalIo
@@ -30,7 +32,7 @@ from topics.fs import Fs, ensure_dir
 from topics.storage.cycle import Cycle
 from topics.storage.descriptor import room
 from topics.storage.shard import Shard
-from topics.storage.tail import DeadRun, Entries, EntryRun, GapRun, unpack, wal_lengths
+from topics.storage.tail import OFFSET_BITS, DeadRun, Entries, EntryRun, GapRun, unpack, wal_lengths
 from topics.storage.walread import WalReader
 
 log = logging.getLogger("topics.engine")
@@ -73,6 +75,7 @@ class _Job:
         self.runs = list(index.tail.runs(self.before + 1, self.upper))
         self.gaps = index.tail.dead_runs(self.first, self.upper, index.segments.limits.max_run + 1)
         self.nbytes = index.tail.nbytes
+        self.derived = index.derived.copy()
         self.settles = len(topic.needed)
         """Delete frames that the cycle makes unnecessary."""
         if any(one.busy and len(one.pending) for one in index.segments.segments):
@@ -159,7 +162,7 @@ class _Job:
 
         def put(frames: bytes, offsets: list[int], chosen: np.ndarray) -> None:
             nonlocal at
-            framed, rows = reframe(frames, offsets, mask, at)
+            framed, rows = reframe(frames, offsets, mask, at, entries["flags"][chosen] >> np.uint8(HOPS_SHIFT))
             data.append(framed)
             at += len(framed)
             idx[chosen] = np.frombuffer(rows, _PACKED)
@@ -192,8 +195,25 @@ class _Job:
             return any(attempt(wal.one(int(locations[position]), size), 0, one) for _ in range(2))
 
         if len(positions):
-            wal.raw_at(locations[positions], wal_lengths(entries)[positions], take)
+            for low_at, high_at, in_memory in _stretches(locations[positions]):
+                chosen = positions[low_at:high_at]
+                if in_memory:
+                    self._derived(locations[chosen].tolist(), take)
+                else:
+                    wal.raw_at(locations[chosen], wal_lengths(entries)[chosen], take)
         self.cycle.append(run.first + low, b"".join(data), idx.tobytes())
+
+    def _derived(self, locations: list[int], take: Callable[[bytes, np.ndarray], None]) -> None:
+        """Frames of copies that are in memory only [S-196]."""
+        at = 0
+        while at < len(locations):
+            frames, offset = self.derived.at(locations[at])
+            start = locations[at] - offset
+            behind = at + 1
+            while behind < len(locations) and locations[behind] - start < len(frames):
+                behind += 1
+            take(frames, np.array(locations[at:behind], np.int64) - start)
+            at = behind
 
     def commit(self) -> int:
         """On the owner, once the mark is durable; how many segments it sealed."""
@@ -235,6 +255,14 @@ class _Job:
         self.topic.checkpointing = False
 
 
+def _stretches(locations: np.ndarray) -> Iterator[tuple[int, int, bool]]:
+    """Positions in a row whose frames are in memory, or are not."""
+    in_memory = locations >> np.uint64(OFFSET_BITS) == 0
+    starts = [0, *(np.flatnonzero(in_memory[1:] != in_memory[:-1]) + 1).tolist(), len(locations)]
+    for low, high in pairwise(starts):
+        yield low, high, bool(in_memory[low])
+
+
 def _fillers(entries: Entries) -> bytes:
     """Each entry as one without a frame, with its own `ts`, kind and hops [S-123]."""
     fillers = entries.copy()
@@ -260,6 +288,8 @@ class Checkpointer:
         self._asked: list[tuple[Asked, bool, bool, bool]] = []
         self._wanted: set[int] = set()
         """Topics that the next run takes whether or not they are due."""
+        self._positions: list[tuple[Router, control.RouterRow]] = []
+        """Of routers, as captured by this run [S-212 d]."""
         self._began_ns = 0
 
     def ask(self, done: Asked, *, full: bool, snapshot: bool, final: bool = False) -> None:
@@ -352,7 +382,33 @@ class Checkpointer:
             except OSError as error:
                 result.trouble.append(f"topic {topic.name!r}: {error}")
                 log.error("topic %r is left out of this checkpoint: %s", topic.name, error)
+        self._capture_positions(jobs)
         return jobs
+
+    def _capture_positions(self, jobs: list[_Job]) -> None:
+        """Positions in the same stretch as the tails they belong to: neither can be durable without the other [RRC-2].
+
+        A destination with copies in memory that are left out of this run keeps its old position.
+        """
+        routers = self._core.routers
+        taken = {job.topic.id for job in jobs}
+        self._positions = [
+            (router, router.row(edge.dest.head))
+            for edge in routers.moved
+            if edge.dest.id in taken or not edge.has_pending
+            for router in edge.routers
+        ]
+
+    def _rows_of(self, jobs: list[_Job]) -> dict[str, list[tuple[Router, control.RouterRow]]]:
+        """Captured positions by the group of their destination, those of destinations whose files failed left out."""
+        wal, failed = self._core.wal, {job.topic.id for job in jobs if job.error is not None}
+        assert wal is not None
+        found: dict[str, list[tuple[Router, control.RouterRow]]] = {}
+        for router, row in self._positions:
+            dest = router.edge.dest
+            if dest.id not in failed and not dest.removed and router in router.edge.routers:
+                found.setdefault(wal.of(dest.id).key, []).append((router, row))
+        return found
 
     def _sync_deletes(self, jobs: list[_Job], then: Callable[[], None]) -> None:
         """Delete frames are synced before a flag of theirs is written: no flag outlives its frame.
@@ -407,6 +463,9 @@ class Checkpointer:
             return False
         if full:
             return bool(tail.records or topic.needed or segments.has_pending or segments.reader.damaged)
+        edge = self._core.routers.feeding.get(topic.id)
+        if edge is not None and edge.has_pending:
+            return True
         if tail.records >= min(config.checkpoint_records, config.segment_max_events):
             return True
         if tail.nbytes >= min(config.checkpoint_bytes, config.segment_max_bytes):
@@ -456,7 +515,9 @@ class Checkpointer:
                 shard = core.wal.of(id)
                 rows.setdefault(shard.key, []).append(_row(topic, written.get(id)))
         marked: set[str] = set()
-        waiting = [shard for shard in core.wal.shards if can_log(shard) and shard.key in core.unmarked | set(rows)]
+        positions = self._rows_of(jobs)
+        wanted = core.unmarked | set(rows) | set(positions)
+        waiting = [shard for shard in core.wal.shards if can_log(shard) and shard.key in wanted]
         left = len(waiting)
         if not left:
             then(marked)
@@ -475,24 +536,41 @@ class Checkpointer:
                         topic.marked = (row.head_seq, row.cap_floor, row.ttl_floor, row.delete_below)
                         if topic.marked == topic.marks():
                             core.changed.discard(row.topic_id)
+                self._saved(positions.get(shard.key, ()))
             if not left:
                 then(marked)
 
         core.fs.point("ckpt.before_mark")
         for shard in waiting:
-            frames, count = self._chain(rows.get(shard.key, []))
+            chosen = [row for _, row in positions.get(shard.key, ())]
+            frames, count = self._chain(rows.get(shard.key, []), chosen)
             try:
                 core.submit_to(shard, frames, count, partial(logged, shard), durable=True)
             except TopicsError as error:
                 logged(shard, error)
 
-    def _chain(self, rows: list[control.MarkRow]) -> tuple[bytes, int]:
+    def _saved(self, positions: Iterable[tuple[Router, control.RouterRow]]) -> None:
+        """Positions are durable: snapshots may tell them."""
+        core = self._core
+        for router, row in positions:
+            router.saved = Position(core.run, row.cursor, row.dest_head, row.total)
+            edge = router.edge
+            if all((one.saved.cursor, one.saved.dest_head) == (one.cursor, edge.dest.head) for one in edge.routers):
+                core.routers.moved.discard(edge)
+
+    def _chain(
+        self, rows: list[control.MarkRow], positions: list[control.RouterRow] | None = None
+    ) -> tuple[bytes, int]:
+        """One submission, so that a destination's segments and the positions that belong to them count together."""
         parts = [rows[at : at + MARK_ROWS] for at in range(0, len(rows), MARK_ROWS)] or [[]]
         now = self._core.clock.now_ms()
         frames = []
+        for at in range(0, len(positions or ()), ROWS_MAX):
+            mark = control.RouterMark(routers=tuple((positions or [])[at : at + ROWS_MAX]))
+            frames.append(frame.encode_control(mark, 0, now, durable=True, more=True))
         for part, some in enumerate(parts):
-            mark = control.TopicsMark(n=self.number, part=part, parts=len(parts), topics=tuple(some))
-            frames.append(frame.encode_control(mark, 0, now, durable=True, more=part + 1 < len(parts)))
+            mark_of_topics = control.TopicsMark(n=self.number, part=part, parts=len(parts), topics=tuple(some))
+            frames.append(frame.encode_control(mark_of_topics, 0, now, durable=True, more=part + 1 < len(parts)))
         return b"".join(frames), len(frames)
 
     def _marked(

@@ -25,6 +25,7 @@ from topics.engine.dedupe import IdempotencyKeys, Producers
 from topics.engine.load import Load
 from topics.engine.pump import Pump
 from topics.engine.recent import RecentFrames
+from topics.engine.router import Edge, Routers
 from topics.engine.scheduler import Item
 from topics.engine.topic import Lsn, Ticket, Topic, Totals
 from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
@@ -58,6 +59,14 @@ class Settling(Protocol):
         ...
 
 
+class Serving(Protocol):
+    """Forwards: `forward.serve`, which the engine puts here because it stands above this module."""
+
+    def __call__(self, edge: Edge) -> bool:
+        """One bounded step of an edge; whether it wants another."""
+        ...
+
+
 class Core:
     """Everything an engine knows."""
 
@@ -82,6 +91,12 @@ class Core:
         self.creating: set[int] = set()
         """Ids of creations in flight [S-218]."""
         self.next_epoch = 1
+        self.routers = Routers()
+        self.serve: Serving = lambda edge: False
+        self.bring_in: Callable[[int, Outcome], None] | None = None
+        """Runs a checkpoint that takes a topic; None where nothing is ever written to segments."""
+        self.held: list[Lsn] = []
+        """Frames that recovery still needs, whatever checkpoints say."""
         self.run = 0
         self.boot = ""
         self.store_id = ""
@@ -307,8 +322,16 @@ class Core:
 
         return done
 
+    def forward_soon(self, edge: Edge) -> None:
+        """Have an edge served, after what is under way now [FWD-2]."""
+        if not self.routers.held:
+            self.pump.mark(edge.item)
+
     def wake(self, topic: Topic) -> None:
         """Somebody may wait for what was published: it is delivered after what is under way now [D-33]."""
+        if self.routers.fed:
+            for edge in self.routers.fed.get(topic.id, ()):
+                self.forward_soon(edge)
         if topic.waiters or topic.followers:
             if topic.item is None:
                 topic.item = Item(topic, self.service(topic))
@@ -325,6 +348,7 @@ class Core:
                 yield from map(place, topic.index.tail.oldest_locations().values())
             yield from topic.needed
         yield from self.removing.values()
+        yield from self.held
 
 
 def _placed(group: str, done: Callable[[Lsn | TopicsError], None], outcome: ShardLsn | TopicsError) -> None:

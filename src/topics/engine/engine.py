@@ -25,7 +25,7 @@ from topics.clock import Clock, SystemClock
 from topics.codec import control, frame
 from topics.engine import append as appending
 from topics.engine import delete as deleting
-from topics.engine import lifecycle, recover, retention, watch
+from topics.engine import forward, lifecycle, recover, retention, route, watch
 from topics.engine import plan as planning
 from topics.engine import read as reading
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
@@ -34,6 +34,7 @@ from topics.engine.core import Core, Outcome
 from topics.engine.metrics import Sweep
 from topics.engine.reclaim import Rewriter
 from topics.engine.records import Given
+from topics.engine.rederive import rederive
 from topics.engine.settle import ReadyMark
 from topics.engine.snapshot import Rows, Snapshots
 from topics.engine.subscribe import Receiver, Subscription
@@ -42,7 +43,18 @@ from topics.engine.topic import Topic
 from topics.errors import CallerError, EngineClosed, TopicsError, WalFull, WalIo
 from topics.fs import Fs, OsFs, ensure_dir, process_id
 from topics.fs import boot_id as machine_boot_id
-from topics.model import AppendResult, DeleteResult, Gap, Producer, ReadResult, Record, TopicConfig, TopicState
+from topics.model import (
+    AppendResult,
+    DeleteResult,
+    Gap,
+    Producer,
+    ReadResult,
+    Record,
+    RouterConfig,
+    RouterState,
+    TopicConfig,
+    TopicState,
+)
 from topics.settings import Settings
 from topics.storage import discover, group
 from topics.storage.lockfile import FailedSync, StoreLock
@@ -55,6 +67,8 @@ log = logging.getLogger("topics.engine")
 
 NS_PER_MS = 1_000_000
 MAX_FDS = 256
+ROUTERS_MS = 50
+"""How often edges that had to stop are tried again [FWD-8]."""
 FRAMES_ASIDE_BYTES = 1 << 20
 """About a millisecond and a half of framing [P-10]."""
 
@@ -98,6 +112,7 @@ class Engine:
         self._lock: StoreLock | None = None
         self._snapshots: Snapshots | None = None
         self._checkpointer: Checkpointer | None = None
+        core.serve = forward.serve
         self._rewriter = Rewriter(core)
         self._timer: Timer | LoopTimer | None = None
         self._progress = 0.0
@@ -229,8 +244,10 @@ class Engine:
         newest = found.headers[0].id if found.headers else None
         self._snapshots = Snapshots(core, store, retained, newest)
         self._checkpointer = Checkpointer(core, self._snapshots, recovery.checkpoint)
+        core.bring_in = self._checkpointer.bring_in
         core.logged = bool(found.files) and found.replay_bytes > 0
         self._settle(lock, recovery)
+        rederive(core, recovery.deletes, self._carry_out)
         if core.wal.orphans and core.settling is None:
             self._checkpointer.ask(lambda outcome: None, full=True, snapshot=True)
             self._run_out()
@@ -295,6 +312,12 @@ class Engine:
         if core.settling is not None and not settling.is_full:
             raise settling.failed or TopicsError("the run could not begin")
 
+    def _carry_out(self, work: Callable[[], object]) -> None:
+        """Do something as the owner, and wait for what follows from it."""
+        with self._owner:
+            work()
+        self._run_out()
+
     def _run_out(self) -> None:
         """Wait for what is under way, while nobody else uses the engine."""
         if isinstance(self._owner, InlineOwner):
@@ -313,8 +336,26 @@ class Engine:
         return self._call(lambda done: lifecycle.put(self._core, name, config, done))  # type: ignore[no-any-return]
 
     def delete_topic(self, name: str) -> bool:
-        """Delete a topic with everything in it; whether there was one."""
-        return self._call(lambda done: lifecycle.delete(self._core, name, done))  # type: ignore[no-any-return]
+        """Delete a topic with everything in it and every router that touches it; whether there was one."""
+        return bool(self._call(lambda done: lifecycle.delete(self._core, name, done)).deleted)
+
+    def put_router(self, name: str, config: RouterConfig | Mapping[str, object]) -> tuple[bool, RouterState]:
+        """Create a router, or replace its definition; whether it was created, and how it is."""
+        return self._call(lambda done: route.put(self._core, name, RouterConfig.parse(config), done))  # type: ignore[no-any-return]
+
+    def router(self, name: str) -> RouterState:
+        """A router, once it has handled what its source had."""
+        return self._call(lambda done: route.get(self._core, name, done))  # type: ignore[no-any-return]
+
+    def routers(self, prefix: str = "", *, source: str | None = None, dest: str | None = None) -> list[RouterState]:
+        """Routers as they are now, by name."""
+        self._check()
+        with self._owner:
+            return [one.state() for one in route.listed(self._core, prefix, source, dest)]
+
+    def delete_router(self, name: str) -> bool:
+        """Delete a router; copies it made stay. Whether there was one."""
+        return self._call(lambda done: route.delete(self._core, name, done))  # type: ignore[no-any-return]
 
     def append(
         self,
@@ -478,6 +519,8 @@ class Engine:
         core.alarms.ring(now)
         core.pump.tick()
         core.load.look()
+        if core.routers.behind:
+            self._every("routers", ROUTERS_MS, now, partial(forward.retry, core))
         if core.wal is None:
             self._every("ttl", core.config.ttl_sweep_ms, now, self._sweep)
             return
@@ -535,6 +578,8 @@ class Engine:
                 dues += [due for shard in core.wal.shards if (due := shard.next_due_ns()) is not None]
             if not self._due:
                 return 0.0
+            if not core.routers.behind and "routers" in self._due:
+                dues.remove(self._due["routers"])
             return (min(dues) - core.clock.monotonic_ns()) / 1e9
 
     # -- ending ------------------------------------------------------------------------------------------------------
@@ -758,7 +803,26 @@ class EngineAio:
 
     async def delete_topic(self, name: str) -> bool:
         """See `Engine.delete_topic`."""
-        return await self._run(partial(lifecycle.delete, self._engine._core, name))  # type: ignore[no-any-return]
+        return bool((await self._run(partial(lifecycle.delete, self._engine._core, name))).deleted)
+
+    async def put_router(self, name: str, config: RouterConfig | Mapping[str, object]) -> tuple[bool, RouterState]:
+        """See `Engine.put_router`."""
+        parsed = RouterConfig.parse(config)
+        return await self._run(partial(route.put, self._engine._core, name, parsed))  # type: ignore[no-any-return]
+
+    async def router(self, name: str) -> RouterState:
+        """See `Engine.router`."""
+        return await self._run(partial(route.get, self._engine._core, name))  # type: ignore[no-any-return]
+
+    async def routers(
+        self, prefix: str = "", *, source: str | None = None, dest: str | None = None
+    ) -> list[RouterState]:
+        """See `Engine.routers`."""
+        return self._engine.routers(prefix, source=source, dest=dest)
+
+    async def delete_router(self, name: str) -> bool:
+        """See `Engine.delete_router`."""
+        return await self._run(partial(route.delete, self._engine._core, name))  # type: ignore[no-any-return]
 
     async def append(
         self,

@@ -5,7 +5,8 @@
     overlays              [ephemeral run]                [ephemeral run]
 
 The log holds every seq that was logged; a run of `ephemeral` records is an *overlay* over the silent gap that stands
-for it there, or ahead of the log's end, and is served as long as the process lives [S-102].
+for it there, or ahead of the log's end, and is served as long as the process lives [S-102]. Copies that a router made
+stand in the tail like logged records; their frames are in memory until they are logged or in a segment [S-196].
 
 Marks are known here, floors are not: callers ask from the first seq that floors leave. Answers are copies. Owner only.
 """
@@ -29,7 +30,18 @@ from topics.storage.reindex import live_of, stats
 from topics.storage.segments import TopicSegments
 from topics.storage.segread import Absent
 from topics.storage.tags import SeqArray, TagIndex
-from topics.storage.tail import DeadRun, Entries, EntryRun, GapRun, Live, Locations, Tail, wal_lengths
+from topics.storage.tail import (
+    IN_MEMORY,
+    OFFSET_BITS,
+    DeadRun,
+    Entries,
+    EntryRun,
+    GapRun,
+    Live,
+    Locations,
+    Tail,
+    wal_lengths,
+)
 from topics.storage.walread import Place, WalReader
 
 CHUNK = 1024
@@ -44,11 +56,17 @@ class RamFrames:
 
     __slots__ = ("_chunks", "_starts", "end", "nbytes")
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
         self._chunks: list[bytes] = []
         self._starts: list[int] = []
-        self.end = 0
+        self.end = start
         self.nbytes = 0
+
+    def copy(self) -> RamFrames:
+        """What is here now, for another thread; the frames themselves are shared."""
+        copied = RamFrames(self.end)
+        copied._chunks, copied._starts, copied.nbytes = list(self._chunks), list(self._starts), self.nbytes
+        return copied
 
     def append(self, frames: bytes) -> int:
         """Keep frames; the offset of the first."""
@@ -128,6 +146,10 @@ class Index:
         self._tags = TagIndex()
         """Of the tail, and of the active segment once it was asked for."""
         self._active_tagged = segments is None or segments.active is None
+        self.derived = RamFrames(IN_MEMORY)
+        """Frames of the tail that are in no log."""
+        self._derived_runs: list[tuple[int, int]] = []
+        """The last seq of each batch of them, and where it begins."""
 
     @property
     def ckpt_seq(self) -> int:
@@ -162,13 +184,45 @@ class Index:
         self, first: int, entries: bytes, offsets: Sequence[int], tags: Sequence[str | None], frames: bytes
     ) -> None:
         """Add records that are in memory only; offsets count within `frames`."""
+        overlay = self._overlay(first)
+        base = overlay.frames.append(frames)
+        overlay.tail.extend(entries, [base + offset for offset in offsets])
+        overlay.tags.add(first, tags)
+
+    def extend_derived(
+        self, entries: bytes, offsets: Sequence[int], tags: Sequence[bytes | str | None], frames: bytes
+    ) -> None:
+        """Add records to the tail whose frames are in memory only; offsets count within `frames`."""
+        base = self.derived.append(frames)
+        self.extend(entries, [base + offset for offset in offsets], tags)
+        self._derived_runs.append((self.tail.end, base))
+
+    def derived_frame(self, location: int) -> bytes:
+        """The bytes of a frame that is in memory only."""
+        frames, at = self.derived.at(location)
+        return frames[at : at + 4 + int.from_bytes(frames[at : at + 4], "little")]
+
+    def forget_derived(self, through: int) -> None:
+        """The log or segments have everything up to `through` now."""
+        gone = bisect_right(self._derived_runs, (through, 1 << 63))
+        del self._derived_runs[:gone]
+        if self._derived_runs:
+            self.derived.drop_before(self._derived_runs[0][1])
+        elif gone:
+            self.derived = RamFrames(IN_MEMORY)
+
+    def append_gap_in_memory(self, first: int, count: int, ts: int, reason: int, hops: int) -> None:
+        """Add seqs without records where records are in memory only."""
+        overlay = self._overlay(first)
+        overlay.tail.append_gap(count, ts, reason, hops)
+
+    def _overlay(self, first: int) -> Overlay:
+        """The overlay whose next seq is `first`, a new one if there is none."""
         overlay = self.overlays[-1] if self.overlays else None
         if overlay is None or overlay.tail.end + 1 != first or overlay.tail.end <= self.tail.end:
             overlay = Overlay(first)
             self.overlays.append(overlay)
-        base = overlay.frames.append(frames)
-        overlay.tail.extend(entries, [base + offset for offset in offsets])
-        overlay.tags.add(first, tags)
+        return overlay
 
     def trim_overlays(self, below: int) -> None:
         """Let go of what is dead in front of every overlay: nothing below `below` is live."""
@@ -198,7 +252,7 @@ class Index:
                 tail = part.tail
                 for run in tail.runs(low, high, most):
                     if isinstance(run, GapRun):
-                        yield DeadRun(run.first, run.first + run.seqs - 1, run.reason)
+                        yield DeadRun(run.first, run.first + run.seqs - 1, run.reason, run.hops)
                     else:
                         source = part if isinstance(part, Overlay) else None
                         yield Run(run.first, run.entries, source, run.locations)
@@ -206,7 +260,7 @@ class Index:
     def _walk_segment(self, segment: Segment, low: int, high: int, most: int = CHUNK) -> Iterator[Run | DeadRun]:
         assert self.segments is not None
         if segment.gap is not None:
-            yield DeadRun(low, high, segment.gap.reason)
+            yield DeadRun(low, high, segment.gap.reason, segment.gap.hops)
             return
         for first in range(low, high + 1, most):
             last = min(first + most - 1, high)
@@ -387,6 +441,11 @@ class Index:
         recent = self._recent.find_all(self.topic_id, seqs) if self._recent is not None else [None] * len(seqs)
         found: list[Stored | Absent] = [Absent.UNREADABLE if one is None else frame.fields(*one) for one in recent]
         missing = [number for number, one in enumerate(recent) if one is None]
+        for number in missing:
+            location = int(locations[positions[number]])
+            if IN_MEMORY <= location < 1 << OFFSET_BITS:
+                found[number] = frame.fields(*self.derived.at(location))
+        missing = [number for number in missing if found[number] is Absent.UNREADABLE]
         if missing:
             chosen = np.asarray(positions)[missing]
             places = (locations[chosen].tolist(), wal_lengths(run.entries[chosen]).tolist())
@@ -463,6 +522,7 @@ class Index:
     def checkpointed(self, upper: int) -> None:
         """Segments hold everything up to `upper` now: the tail begins behind it."""
         self.tail.drop_through(upper)
+        self.forget_derived(upper)
         assert self.segments is not None
         active = self.segments.active
         sealed_end = active.first - 1 if active is not None else self.segments.end - 1

@@ -7,15 +7,25 @@ deleting close the *gate* of the name: operations on it wait for the outcome [A-
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from topics import paths
 from topics.codec import control
 from topics.engine import retention
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.index import Index
+from topics.engine.router import Edge
 from topics.engine.topic import Change, Lsn, Topic
-from topics.errors import CallerError, EngineClosed, LimitReached, TopicExistsIncompatible, TopicNotEmpty, TopicsError
+from topics.errors import (
+    CallerError,
+    CommitFailed,
+    EngineClosed,
+    LimitReached,
+    TopicExistsIncompatible,
+    TopicNotEmpty,
+    TopicsError,
+)
 from topics.fs import close_quietly, pwrite_all
 from topics.model import TopicConfig, valid_topic_name
 from topics.storage.segments import TopicSegments
@@ -141,13 +151,24 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
     )  # fmt: skip
     leaving = topic.durability == "ephemeral" and config.durability != "ephemeral" and core.wal is not None
     gap = _unlogged(topic, at) if leaving else None
+    edge = core.routers.feeding.get(topic.id) if gap is not None else None
+    carried = None if edge is None else edge.carry(durable=True)
+    logged_seq = 0 if edge is None else edge.logged_seq
     frames = count = None
+    head = b""
     if core.wal is not None:
-        frames = control_frame(body, topic, ts, durable=True, more=gap is not None)
+        head = control_frame(body, topic, ts, durable=True, more=gap is not None)
+        frames = head
         count = 1
+        if carried is not None:
+            frames += carried.frames
+            count += carried.frame_count
         if gap is not None:
-            frames += control_frame(gap, topic, ts, durable=True)
-            count = 2
+            frames += control_frame(gap, topic, ts, durable=True, more=edge is not None)
+            count += 1
+        if edge is not None:
+            frames += edge.mark(at, ts, durable=True)
+            count += 1
 
     staged = True
 
@@ -163,6 +184,9 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
         if gap is not None and lsn is not None:
             assert core.wal is not None
             topic.apply_gap(gap, core.wal.location(*lsn))
+            if carried is not None:
+                topic.index.tail.relocate(carried.located(core.wal.location(*lsn) + len(head)))
+                topic.index.forget_derived(carried.last)
         note_ttl(core, topic)
         retention.try_caps(core, topic)
         if topic.reservation.ceiling and topic.config.durability != "disk":
@@ -173,10 +197,14 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
 
     def fail(error: TopicsError) -> None:
         unstage()
+        if edge is not None:
+            edge.logged_seq = min(edge.logged_seq, logged_seq)
         done(error)
 
     ticket = Change(publish, fail, topic.next_seq)
     topic.classes.append(config.durability)
+    if edge is not None:
+        edge.logged_seq = at
     topic.version_staged = version
     try:
         core.stage(topic, frames, count or 0, ticket, durable=True, control=True)
@@ -190,8 +218,16 @@ def _unlogged(topic: Topic, at: int) -> control.Gap | None:
     return control.Gap(first=logged + 1, last=at, reason=0) if logged < at else None
 
 
+class TopicDeleted(NamedTuple):
+    """What a deletion removed."""
+
+    deleted: bool
+    routers: list[str]
+    """That touched the topic, ascending [TOP-13]."""
+
+
 def delete(core: Core, name: str, done: Outcome, *, if_empty: bool = False) -> None:
-    """Delete a topic with everything that belongs to it [NAME-9]; answers whether there was one."""
+    """Delete a topic with everything that belongs to it [NAME-9]; answers a `TopicDeleted`."""
     if core.closing:
         done(EngineClosed("the engine is closing"))
         return
@@ -201,7 +237,7 @@ def delete(core: Core, name: str, done: Outcome, *, if_empty: bool = False) -> N
         return
     topic = core.names.get(name)
     if topic is None:
-        done(False)
+        done(TopicDeleted(False, []))
     elif not if_empty:
         _delete(core, topic, done)
     else:
@@ -213,7 +249,7 @@ def _delete_empty(core: Core, topic: Topic, done: Outcome) -> None:
 
     def go_on() -> None:
         if core.names.get(topic.name) is not topic:
-            done(False)
+            done(TopicDeleted(False, []))
         elif topic.count or topic.tickets:
             done(TopicNotEmpty(topic.name, topic.count + topic.staged_records))
         else:
@@ -223,11 +259,56 @@ def _delete_empty(core: Core, topic: Topic, done: Outcome) -> None:
 
 
 def _delete(core: Core, topic: Topic, done: Outcome) -> None:
+    """Copies that the topic's routers made elsewhere stay: they are in segments before it goes [S-212 f]."""
+    core.gates[topic.name] = []
+    edges = core.routers.edges_of(topic)
+    for edge in edges:
+        edge.pause()
+
+    def over(outcome: object) -> None:
+        for edge in edges:
+            edge.resume()
+        done(outcome)
+
+    def kept(error: TopicsError | None) -> None:
+        if error is None:
+            _log_deletion(core, topic, over)
+        else:
+            core.open_gate(topic.name)
+            over(error)
+
+    keep_copies(core, [edge for edge in edges if edge.source is topic], kept)
+
+
+def keep_copies(core: Core, edges: list[Edge], then: Callable[[TopicsError | None], None]) -> None:
+    """Bring what edges have made into segments; they are paused meanwhile."""
+    left = [edge for edge in edges if edge.has_pending]
+    if not left or core.bring_in is None:
+        then(None)
+        return
+
+    def brought(outcome: object) -> None:
+        if isinstance(outcome, TopicsError):
+            then(outcome)
+        elif any(edge.has_pending and not edge.dest.removed for edge in left):
+            then(CommitFailed("copies could not be brought into segments"))
+        else:
+            then(None)
+
+    for edge in left[:-1]:
+        core.bring_in(edge.dest.id, lambda outcome: None)
+    core.bring_in(left[-1].dest.id, brought)
+
+
+def _log_deletion(core: Core, topic: Topic, done: Outcome) -> None:
     name = topic.name
-    core.gates[name] = []
 
     def remove(lsn: Lsn | None) -> None:
+        routers = core.routers.names_of(topic)
         topic.forget()
+        for edge in core.routers.edges_of(topic):
+            for router in list(edge.routers):
+                core.routers.remove(router)
         del core.topics[topic.id], core.names[name]
         core.keys.remove(topic.id)
         core.producers.remove(topic.id)
@@ -242,7 +323,7 @@ def _delete(core: Core, topic: Topic, done: Outcome) -> None:
         core.wake(topic)
         core.open_gate(name)
         remove_files(core, topic.id)
-        done(True)
+        done(TopicDeleted(True, routers))
 
     def fail(error: TopicsError) -> None:
         core.open_gate(name)

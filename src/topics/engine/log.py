@@ -27,6 +27,7 @@ from topics.model import (
     Producer,
     ReadResult,
     Record,
+    RouterState,
     TopicConfig,
     TopicState,
 )
@@ -150,6 +151,22 @@ class Log:
     def drop(self, name: str) -> bool:
         """Delete a topic with everything in it; whether there was one."""
         return self.engine.delete_topic(name)
+
+    def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
+        """Copy what is written to one topic into another, or replace such a router; both topics are made if missing."""
+        return self.engine.put_router(name, {**options, "source": source, "dest": dest})[1]
+
+    def router(self, name: str) -> RouterState:
+        """A router, once it has handled what its source had."""
+        return self.engine.router(name)
+
+    def routers(self, prefix: str = "", *, source: str | None = None, dest: str | None = None) -> list[RouterState]:
+        """Routers as they are now, by name."""
+        return self.engine.routers(prefix, source=source, dest=dest)
+
+    def unroute(self, name: str) -> bool:
+        """Delete a router; copies it made stay. Whether there was one."""
+        return self.engine.delete_router(name)
 
     def checkpoint(self) -> CheckpointResult:
         """Bring everything acknowledged into segment files, for readers of the directory [A-15]."""
@@ -309,6 +326,24 @@ class AsyncLog:
     async def drop(self, name: str) -> bool:
         """See `Log.drop`."""
         return await self.engine.aio.delete_topic(name)
+
+    async def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
+        """See `Log.route`."""
+        return (await self.engine.aio.put_router(name, {**options, "source": source, "dest": dest}))[1]
+
+    async def router(self, name: str) -> RouterState:
+        """See `Log.router`."""
+        return await self.engine.aio.router(name)
+
+    async def routers(
+        self, prefix: str = "", *, source: str | None = None, dest: str | None = None
+    ) -> list[RouterState]:
+        """See `Log.routers`."""
+        return await self.engine.aio.routers(prefix, source=source, dest=dest)
+
+    async def unroute(self, name: str) -> bool:
+        """See `Log.unroute`."""
+        return await self.engine.aio.delete_router(name)
 
     async def checkpoint(self) -> CheckpointResult:
         """See `Log.checkpoint`."""

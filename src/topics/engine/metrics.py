@@ -47,6 +47,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("topics_topics", "gauge", "Topics."),
     Metric("topics_topics_by_class", "gauge", "Topics by durability class.", "class"),
     Metric("topics_routers", "gauge", "Routers."),
+    Metric("topics_router_lag_records", "gauge", "Records that routers have not forwarded yet."),
     Metric("topics_records_live", "gauge", "Live records of all topics."),
     Metric("topics_bytes_live", "gauge", "Live accounted bytes of all topics."),
     Metric("topics_topic_head_seq", "gauge", "Highest seq of a topic.", "topic"),
@@ -191,6 +192,9 @@ class Sweep:
         tail, segments = topic.index.tail, topic.index.segments
         sums["topics_tail_records"] += tail.records
         sums["topics_tail_bytes"] += tail.nbytes
+        edge = self._core.routers.feeding.get(topic.id)
+        if edge is not None:
+            sums["topics_router_lag_records"] += max(edge.source.head - edge.cursor, 0)
         if segments is not None:
             self._corrupt += segments.reader.corrupt
             for one in segments.segments:
@@ -233,6 +237,7 @@ class Sweep:
         values["topics_idempotency_entries"] = len(core.keys)
         values["topics_idempotency_evicted_total"] = core.keys.evicted
         values["topics_producers"] = len(core.producers)
+        values["topics_routers"] = len(core.routers.by_name)
         values["topics_segments_dropped_total"] = core.dropped_segments
         values["topics_orphan_dirs"] = core.orphan_dirs
         self.found.labelled["topics_holes_total"] = {HOLES[reason]: count for reason, count in core.holes.items()}

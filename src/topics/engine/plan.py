@@ -31,7 +31,7 @@ from topics.model import Durability
 from topics.storage.descriptor import Segment
 from topics.storage.reindex import stats
 from topics.storage.segments import TopicSegments
-from topics.storage.tail import NOWHERE
+from topics.storage.tail import NOWHERE, OFFSET_BITS
 
 SEGMENTS_MAX: Final = 10_000
 """Of one answer."""
@@ -202,7 +202,9 @@ def synced_seq(core: Core, topic: Topic) -> int:
     wal, settled = core.wal, core.settling is None
 
     def is_kept(location: int) -> bool:
-        return settled if location == NOWHERE else wal.is_synced(location)
+        if location >> OFFSET_BITS == 0:
+            return settled and location == NOWHERE
+        return wal.is_synced(location)
 
     return topic.index.tail.kept_through(is_kept)
 

@@ -1,6 +1,6 @@
 """Reading after a cursor: one algorithm for every kind of reader (01 §12, 06 §10).
 
-    retention, then a view (head, floors), then the tombstone and the start, then a walk upwards
+    copies of routers, retention, then a view (head, floors), then the tombstone and the start, then a walk upwards
 
 The walk goes over entries in chunks; frames are fetched only for what is delivered. Every seq it passes moves the
 cursor. Owner only, but for `Query.parse`.
@@ -18,7 +18,7 @@ from topics.codec import envelope, project
 from topics.codec.frame import Frame
 from topics.codec.project import Projection
 from topics.codec.segment import DELETED, LOST, DataFrame, ovh
-from topics.engine import priority, retention
+from topics.engine import forward, priority, retention
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.index import Run, Stored
 from topics.engine.topic import Topic
@@ -132,8 +132,11 @@ def _read(
         else:
             done(result)
 
-    retention.catch_up(core, topic)
-    retention.expire(core, topic, go_on, done)
+    def retain() -> None:
+        retention.catch_up(core, topic)
+        retention.expire(core, topic, go_on, done)
+
+    forward.drain(core, topic, retain, done)
 
 
 def _wait(
@@ -418,8 +421,11 @@ def state(core: Core, name: str, touch: bool, done: Outcome) -> None:
                     topic.read_at(now)
                 done(describe(topic, now))
 
-        retention.catch_up(core, topic)
-        retention.expire(core, topic, go_on, done)
+        def retain() -> None:
+            retention.catch_up(core, topic)
+            retention.expire(core, topic, go_on, done)
+
+        forward.drain(core, topic, retain, done)
 
     core.with_topic(name, found, done)
 

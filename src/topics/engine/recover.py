@@ -1,6 +1,7 @@
 """Opening a store: snapshot, segments, then the log replayed through `Topic.apply` (06 §14 steps 5 to 13).
 
     register   topics of the snapshot, each with its segments as the newest mark claims them
+    routers    definitions and positions that the snapshot and the log have; their copies come later (`rederive`)
     replay     files in order of run, group and number; a topic's frames are in one group per run
     repair     what segments miss is refilled from the log, or becomes damage that readers are told of [S-250]
     settle     reservations, heads, caps; gaps that were decided are logged once, then the `ready` mark [S-245]
@@ -26,6 +27,8 @@ from topics.codec.snapshot import SEALED, SegmentRow, TopicItem
 from topics.engine import lifecycle, retention
 from topics.engine.core import Core
 from topics.engine.index import Index, Run
+from topics.engine.rederive import RouterReplay
+from topics.engine.router import Edge
 from topics.engine.topic import Appended, Lsn, Topic
 from topics.errors import WalCorrupt
 from topics.fs import ensure_dir
@@ -64,7 +67,9 @@ class _Found:
         self.missing: list[Range] = []
         self.lost: list[int] = []
         self.refill: dict[int, Place] = {}
-        self.deletes: list[control.Delete] = []
+        self.deletes: list[tuple[control.Delete, Lsn]] = []
+        self.logged = 0
+        """Highest seq that segments or frames hold, whatever floors say of it."""
 
 
 class Recovery:
@@ -80,6 +85,8 @@ class Recovery:
         progress: Callable[[float], None],
     ) -> None:
         self.decided: list[Decided] = []
+        self.deletes: dict[int, list[tuple[control.Delete, Lsn]]] = {}
+        """Of routers' destinations, by topic: to be applied once more to what is derived again [RRC-7]."""
         self.checkpoint = max(
             found.snapshot.header.ckpt if found.snapshot is not None else 0,
             *(mark.checkpoint for mark in found.marks.values()),
@@ -101,6 +108,7 @@ class Recovery:
         self._below_next = found.snapshot.header.next_topic_id if found.snapshot is not None else 1
         self._done_bytes = 0
         self._last_ready = max(found.ready, default=0)
+        self.routers = RouterReplay(found.snapshot)
 
     # -- steps 5 to 8 ------------------------------------------------------------------------------------------------
 
@@ -117,11 +125,13 @@ class Recovery:
             self._replay(one)
         core.fs.point("recovery.mid_replay")
         self._progress(1.0)
+        self.routers.resolve(core)
         for topic in list(core.topics.values()):
             self._repair(topic)
             self._settle(topic)
         for _, topic in sorted(core.topics.items()):
             self._bind(topic)
+        self.deletes = {id: known.deletes for id, known in self._known.items() if id in core.routers.feeding}
         core.producers.sweep(core.clock.now_ms())
 
     def _bind(self, topic: Topic) -> None:
@@ -194,6 +204,7 @@ class Recovery:
             )
             self._known[id].head = max(self._known[id].head, said.head_seq)
         self._claims[id] = claim
+        self._known[id].logged = ck
         floor = max(*floors, base)
         # Not the prefix delete: holes below it are still told, and the log has them [S-125].
         start = max(ck + 1, *floors[:2], base)
@@ -284,6 +295,7 @@ class Recovery:
         known = self._known[id]
         first, last = int(rows["seq"][0]), int(rows["seq"][-1])
         known.head = max(known.head, last)
+        known.logged = max(known.logged, last)
         end = topic.index.tail.end
         if first > end + 1:
             self._skip_to(topic, first)
@@ -326,6 +338,9 @@ class Recovery:
                     topic.apply(row)
                     self._known[row.topic_id].head = max(self._known[row.topic_id].head, row.head_seq)
             return
+        if isinstance(body, (control.RouterCreate, control.RouterDelete, control.RouterMark)):
+            self.routers.add(body, run)
+            return
         if isinstance(body, control.CheckpointMark) or not id:
             return
         if isinstance(body, control.TopicCreate):
@@ -340,6 +355,7 @@ class Recovery:
         if isinstance(body, control.Dedupe):
             self._dedupe(id, body, ts)
         elif isinstance(body, control.Gap):
+            self._known[id].logged = max(self._known[id].logged, body.last)
             topic.apply_gap(body, reference << 40 | at.offset)
             if body.reason in (DAMAGE, CRASH):
                 self._forget_names(id, body.first, body.last)
@@ -353,7 +369,7 @@ class Recovery:
     ) -> None:
         known = self._known[topic.id]
         if isinstance(body, control.Delete):
-            known.deletes.append(body)
+            known.deletes.append((body, at))
             if body.bound is not None:
                 known.head = max(known.head, body.bound - 1)
         elif isinstance(body, control.ConfigUpdate):
@@ -421,7 +437,7 @@ class Recovery:
             segments.abandon(cycle)
             raise
         segments.commit(cycle)
-        for body in known.deletes:
+        for body, _ in known.deletes:
             topic.apply(body)
         for first, last in _holes_in(topic, [*missing, *(Range(one.first, one.last) for one in lost)]):
             self._forget_names(topic.id, first, last)
@@ -487,12 +503,18 @@ class Recovery:
     def _settle(self, topic: Topic) -> None:
         """Reservation, head, counts and caps (step 10)."""
         core, known = self._core, self._known[topic.id]
+        edge = core.routers.feeding.get(topic.id)
+        if edge is not None:
+            self._cut(topic, known, edge)
         end = topic.index.tail.end
         ceiling = self._open_reservation(known)
         if ceiling > end:
             self._decide(topic, end + 1, ceiling, CRASH)
             end = ceiling
         head = max(known.head, topic.floor - 1, topic.base - 1)
+        if edge is not None:
+            # What lies above is derived again; floors are looked at behind that [S-242].
+            head = max(min(one.saved.dest_head for one in edge.routers), topic.base - 1)
         if head > end:
             reason = {"disk": CRASH, "fsync": DAMAGE}.get(topic.config.durability, SILENT)
             self._decide(topic, end + 1, head, reason)
@@ -502,10 +524,20 @@ class Recovery:
         topic.last_ts = max(topic.last_ts, topic.index.last_ts())
         topic.recount()
         lifecycle.note_ttl(core, topic)
-        retention.enforce_caps(core, topic)
+        if topic.id not in core.routers.fed:
+            retention.enforce_caps(core, topic)
         if topic.marks() != topic.marked:
             core.changed.add(topic.id)
         core.unsealed.add(topic.id)
+        if edge is not None:
+            edge.logged_seq = topic.head
+
+    def _cut(self, topic: Topic, known: _Found, edge: Edge) -> None:
+        """Begin a destination's tail anew behind what the log has: floors alone must not push copies to other seqs."""
+        kept = max(known.logged, topic.base - 1, min(one.saved.dest_head for one in edge.routers))
+        if topic.index.tail.end > kept:
+            topic.index.tail.cut_after(kept)
+            topic.next_seq = kept + 1
 
     def _open_reservation(self, known: _Found) -> int:
         """The ceiling under which acknowledged seqs may have gone with the machine, 0 if none [S-245]."""

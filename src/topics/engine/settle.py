@@ -106,6 +106,7 @@ class ReadyMark:
         assert core.wal is not None
         body = control.Gap(first=one.first, last=one.last, reason=one.reason)
         shard = core.wal.of(topic.id)
+        edge = core.routers.feeding.get(topic.id)
 
         def logged(outcome: ShardLsn | TopicsError) -> None:
             if isinstance(outcome, TopicsError):
@@ -118,9 +119,13 @@ class ReadyMark:
             core.logged = True
             self._one_done(None)
 
-        raw = frame.encode_control(body, topic.id, core.clock.now_ms(), durable=True)
+        now = core.clock.now_ms()
+        raw = frame.encode_control(body, topic.id, now, durable=True, more=edge is not None)
+        if edge is not None:
+            # Copies are derived behind the gap: nothing may be derived into it again [S-245].
+            raw += edge.mark(one.last, now, durable=True)
         try:
-            shard.submit(raw, 1, logged, durable=True, control=True)
+            shard.submit(raw, 1 + (edge is not None), logged, durable=True, control=True)
         except TopicsError as error:
             self._one_done(error)
 

@@ -10,8 +10,11 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from topics.codec.snapshot import Encoder, Header, KeyRow, ProducerRow, TopicItem, WalRow
+import msgspec
+
+from topics.codec.snapshot import Encoder, Header, KeyRow, ProducerRow, RouterItem, TopicItem, WalRow
 from topics.engine.core import Core
+from topics.engine.router import Router
 from topics.engine.topic import Topic
 from topics.errors import TopicsError, WalIo
 from topics.storage.snapshot import SnapshotStore
@@ -75,15 +78,20 @@ class Snapshots:
         header = Header(
             id=number, ts=core.clock.now_ms(), store=core.store_id, run=core.run, boot=core.boot, clean=clean,
             next_topic_id=min(core.creating, default=core.next_topic_id), next_epoch=core.next_epoch,
-            next_router_op=1, ckpt=ckpt, cold=None, wal=tuple(core.wal.rows(core.needed())),
+            next_router_op=core.routers.next_op, ckpt=ckpt, cold=None, wal=tuple(core.wal.rows(core.needed())),
         )  # fmt: skip
         ids = sorted(core.topics)
-        self._slice(Encoder(header), header, ids, 0, done)
+        routers = [one for _, one in sorted(core.routers.by_name.items())]
+        self._slice(Encoder(header), header, ids, routers, 0, done)
 
-    def _slice(self, encoder: Encoder, header: Header, ids: list[int], at: int, done: Done) -> None:
-        """Capture some topics here, encode them aside, and go on."""
+    def _slice(
+        self, encoder: Encoder, header: Header, ids: list[int], routers: list[Router], at: int, done: Done
+    ) -> None:
+        """Capture some topics here, encode them aside, and go on; routers that the header counts come last [S-218]."""
         core = self._core
         if at >= len(ids) and at:
+            known = core.routers.by_name
+            encoder.add_routers([_router(one) for one in routers if known.get(one.name) is one])
             core.owner.aside("files", partial(self._write, encoder, header), partial(self._written_out, header, done))
             return
         chosen = [core.topics[id] for id in ids[at : at + SLICE] if id in core.topics]
@@ -93,7 +101,7 @@ class Snapshots:
             if error is not None:
                 self._over(done, error)
             else:
-                self._slice(encoder, header, ids, at + SLICE, done)
+                self._slice(encoder, header, ids, routers, at + SLICE, done)
 
         core.owner.aside("files", lambda: encoder.add_topics(items), encoded)
 
@@ -103,13 +111,20 @@ class Snapshots:
         assert segments is not None
         return TopicItem(
             id=topic.id, name=topic.name, epoch=topic.epoch, cfg=topic.config.stored(topic.extra),
-            config_version=topic.config_version, base=topic.base, head_seq=topic.head, ckpt_seq=ck,
+            config_version=topic.config_version, base=topic.base, head_seq=self._head(topic), ckpt_seq=ck,
             reserved=0 if clean else topic.reservation.asked, cap_floor=topic.cap_floor, ttl_floor=topic.ttl_floor,
             delete_below=topic.delete_below, delete_number=topic.delete_number, deletes_recorded=0,
             last_write_ms=topic.last_write_ms or 0, segments=segments.rows(),
             keys=tuple(KeyRow(*row) for row in core.keys.rows(topic.id, ck)),
             producers=tuple(ProducerRow(*row) for row in core.producers.rows(topic.id, ck)),
         )  # fmt: skip
+
+    def _head(self, topic: Topic) -> int:
+        """Of a router's destination, what the log or segments have: the rest is derived again [S-212 d]."""
+        edge = self._core.routers.feeding.get(topic.id)
+        if edge is None or not self._core.is_logged(topic):
+            return topic.head
+        return min(topic.head, edge.pending_from - 1)
 
     def _write(self, encoder: Encoder, header: Header) -> None:
         self._store.write(header.id, encoder.finish())
@@ -147,6 +162,13 @@ class Snapshots:
         self.failed += 1
         log.error("no snapshot: %s", error)
         done(error if isinstance(error, TopicsError) else WalIo(_as_os_error(error), "writing a snapshot"))
+
+
+def _router(router: Router) -> RouterItem:
+    """A router with its newest durable position."""
+    saved = router.saved
+    said = msgspec.structs.asdict(router.body)
+    return RouterItem(**said, position=saved.cursor, total=saved.total, dest_head=saved.dest_head)
 
 
 def _as_os_error(error: BaseException) -> OSError:

@@ -100,6 +100,8 @@ class Appended(NamedTuple):
     ts: int
     frames: bytes | None = None
     """Given for records that are in memory only."""
+    derived: bool = False
+    """Made by a router, in a topic whose records are logged: they stand in its tail [S-196]."""
 
 
 Entry = Appended | control.Delete | control.EvictWatermark | control.ConfigUpdate | control.MarkRow
@@ -273,7 +275,9 @@ class Topic:
         return None
 
     def _append(self, entry: Appended) -> None:
-        if entry.frames is not None:
+        if entry.derived:
+            self._derive(entry)
+        elif entry.frames is not None:
             tags = [tag if isinstance(tag, str) or tag is None else tag.decode() for tag in entry.tags]
             assert not isinstance(entry.locations, np.ndarray)
             self.index.extend_in_memory(entry.first, bytes(entry.entries), entry.locations, tags, entry.frames)
@@ -290,6 +294,28 @@ class Topic:
         self.last_ts = max(self.last_ts, entry.ts)
         self.head = max(self.head, last)
         self.next_seq = max(self.next_seq, last + 1)
+
+    def _derive(self, entry: Appended) -> None:
+        """Copies in memory, behind the log's end."""
+        tail = self.index.tail
+        assert entry.frames is not None
+        assert entry.first == tail.end + 1
+        assert not isinstance(entry.locations, np.ndarray)
+        before = tail.nbytes
+        self.index.extend_derived(bytes(entry.entries), entry.locations, entry.tags, entry.frames)
+        self._totals.tail_records += len(entry.locations)
+        self._totals.tail_bytes += tail.nbytes - before
+        if entry.first < self.floor and not self.recovering:
+            # Derived again behind floors that outlived the first copies: what they passed stays dead.
+            gone = self.index.live(entry.first, min(tail.end, self.floor - 1))
+            self._add(-gone.records, -gone.bytes)
+
+    def apply_gap_in_memory(self, gap: control.Gap) -> None:
+        """Add a hole run to what is in memory only."""
+        self.index.append_gap_in_memory(gap.first, gap.last - gap.first + 1, self.index.last_ts(), gap.reason, gap.hops)
+        self.disturbed = max(self.disturbed, gap.last)
+        self.head = max(self.head, gap.last)
+        self.next_seq = max(self.next_seq, gap.last + 1)
 
     def apply_gap(self, gap: control.Gap, location: int) -> None:
         """Add the part of a gap that lies behind the log's end [S-129]; overlays stay what they are."""

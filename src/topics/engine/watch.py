@@ -316,7 +316,10 @@ class Feed:
 
     def _visible(self, topic: Topic, view: View) -> int:
         """Where a topic ends for a reader [WCH-7]."""
-        if not view.strong or self._core.wal is None or topic.config.durability in ("fsync", "ephemeral"):
+        durability = topic.config.durability
+        if not view.strong or self._core.wal is None or durability == "ephemeral":
+            return topic.head
+        if durability == "fsync" and topic.id not in self._core.routers.feeding:
             return topic.head
         # What a cap took is told whether or not it was synced.
         return max(synced_seq(self._core, topic), topic.evict_floor - 1)
@@ -362,7 +365,12 @@ class Feed:
             if not isinstance(outcome, TopicsError) and follower.topic is topic:
                 self.want(follower)
 
-        self._core.shard(topic.id).when_synced(synced)
+        core = self._core
+        edge = core.routers.feeding.get(topic.id)
+        if edge is not None and edge.has_pending and core.bring_in is not None:
+            core.bring_in(topic.id, synced)  # copies are in no log: segments are what makes them last
+        else:
+            core.shard(topic.id).when_synced(synced)
         self._go_on()
 
     def _pop(self, follower: Follower) -> None:

@@ -106,6 +106,10 @@ _FIELDS: dict[type[TopicsError], tuple[int, tuple[str, ...]]] = {
     errors.TopicNotFound: (404, ("topic",)),
     errors.TopicNotEmpty: (409, ("topic", "count")),
     errors.TopicExistsIncompatible: (409, ("topic", "existing_type", "requested_type")),
+    errors.RouterNotFound: (404, ("router",)),
+    errors.RouterCycle: (409, ("cycle",)),
+    errors.RouterFanIn: (409, ("topic", "reason")),
+    errors.RouterRepoint: (409, ("router", "reason", "existing_source", "existing_dest")),
     errors.ProducerGap: (409, ("epoch", "index")),
     errors.TopicFull: (422, ("topic", "cap_records", "cap_bytes", "head_seq", "earliest_seq")),
 }

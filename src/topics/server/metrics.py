@@ -30,7 +30,6 @@ SERVER_TABLE: Final[tuple[Metric, ...]] = (
     Metric("topics_ready", "gauge", "1 if the server takes requests."),
     Metric("topics_uptime_ms", "counter", "Time since the process began to serve in milliseconds."),
     Metric("topics_streams_closed_slow_total", "counter", "Streams closed because their client did not keep up."),
-    Metric("topics_router_lag_records", "gauge", "Records that routers have not forwarded yet."),
     Metric("topics_loop_lag_ms", "gauge", "By how much the event loop was late when last looked at, in milliseconds."),
     Metric("topics_loop_stall_ms", "histogram", "Stretches that held up the event loop, in milliseconds."),
 )

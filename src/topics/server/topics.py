@@ -228,11 +228,11 @@ def delete(exchange: Exchange) -> None:
     not_of_the_server(name)
     if_empty = wire.flag(exchange.params(), "if_empty", False)
 
-    def done(outcome: bool | Exception) -> None:
+    def done(outcome: lifecycle.TopicDeleted | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
             return
-        body = wire.encode({"topic": name, "deleted": outcome, "routers_removed": []})
+        body = wire.encode({"topic": name, "deleted": outcome.deleted, "routers_removed": outcome.routers})
         exchange.reply(200, wire.timed(body, exchange.elapsed_ms()))
 
     lifecycle.delete(exchange.core, name, done, if_empty=if_empty)

@@ -44,6 +44,8 @@ OFFSET_BITS: Final = 40
 REFERENCE_MAX: Final = 2**24 - 1
 NOWHERE: Final = 0
 """Location of what lies in no WAL file."""
+IN_MEMORY: Final = 1
+"""The same of what a restart has to derive again; frames in memory are at this offset or above it."""
 
 GAP_ENTRIES_MAX: Final = 1024
 """Longest gap that is kept, and written, as entries [S-129]."""
@@ -95,6 +97,8 @@ class DeadRun(NamedTuple):
     first: int
     last: int
     reason: int
+    hops: int = 0
+    """Where they are known to be the same for all of them."""
 
 
 class Live(NamedTuple):
@@ -452,6 +456,21 @@ class Tail:
                 self._items[index] = _part(item, 0, high)
         self.end = seq
         return live
+
+    def relocate(self, places: Sequence[tuple[int, int, int]]) -> None:
+        """Frames are in the log now: first and last seq, and location, ascending; what is not held is passed over."""
+        for first, last, location in places:
+            first = max(first, self.first)
+            while first <= min(last, self.end):
+                index = self._index(first)
+                item = self._items[index]
+                high = min(last, _end(item)) + 1 - item.first
+                if isinstance(item, _Block):
+                    low = first - item.first
+                    item.locations[low:high] = array("Q", [location]) * (high - low)
+                else:
+                    self._items[index] = item._replace(location=location)
+                first = item.first + high
 
     def oldest_location(self) -> int | None:
         """Location of the first frame or Gap that is in a WAL file [S-192]; it may lie inside its submission."""

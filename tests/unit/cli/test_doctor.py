@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from topics.cli import doctor
 from topics.cli import main as cli
 from topics.codec.snapshot import WalRow
 from topics.engine import salvage as engine_salvage
-from topics.engine.engine import RecoveryReport, ToldGap
+from topics.engine.config import EngineConfig
+from topics.engine.engine import Engine, RecoveryReport, ToldGap
 from topics.fs import Fs, OsFs
 
 
@@ -301,3 +303,26 @@ def test_what_cannot_be_mended_is_refused_before_anything_changes(
     assert "wal_corrupt" in result.err
     flip(broken, "meta/snapshot-0000000000000001.bin", 50)
     assert "metadata_lost" in topics(broken, "--salvage").err
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_store_with_routers_is_sound_while_copies_are_in_memory_and_after(
+    topics: Run, tmp_path: Path, closed: bool, checkpointed: bool
+) -> None:
+    """[S-212] Positions and copies in the log are as good as any other frame."""
+    with Engine.open(str(tmp_path / "live"), EngineConfig(min_free_bytes=0, wal_shards=2)) as engine:
+        engine.put_router("r", {"source": "a", "dest": "b", "filter": "x*", "guarantee": "exactly_once"})
+        engine.put_router("on", {"source": "b", "dest": "c"})
+        for n in range(5):
+            engine.append("a", [{"data": n, "tag": "x:1"}, {"data": n}])
+            engine.append("b", [{"data": f"own {n}"}])
+        if checkpointed:
+            engine.checkpoint(full=True)
+        engine.append("a", [{"data": "last", "tag": "x"}])
+        assert engine.state("c").head_seq == 11
+        if not closed:
+            shutil.copytree(tmp_path / "live", tmp_path / "seen")
+    result = topics(tmp_path / ("live" if closed else "seen"), "--json")
+    serious = [one for one in result.json["findings"] if one["severity"] != "note"]
+    assert (result.status, serious) == (0, [])

@@ -30,6 +30,7 @@ SELECTOR: Final = {
     "maxItems": 3,
 }
 TOPIC_NAME: Final = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"}
+ROUTER_NAME: Final = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"}
 
 
 def about(description: str = "", bounds: Mapping[str, Any] | None = None) -> Meta:

@@ -20,8 +20,8 @@ import msgspec
 
 import topics as package
 from topics.model import Gap, TopicConfig
-from topics.server import metrics, ops, records, topics, watch
-from topics.server.describe import TOPIC_NAME, U64
+from topics.server import metrics, ops, records, routers, topics, watch
+from topics.server.describe import ROUTER_NAME, TOPIC_NAME, U64
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
 from topics.server.routes import ROUTES, Access, Body, Route
 
@@ -36,10 +36,10 @@ CODES: Final[dict[int, tuple[str, ...]]] = {
     400: ("invalid_request", "batch_too_large", "record_too_large"),
     401: ("unauthorized",),
     403: ("forbidden",),
-    404: ("topic_not_found", "not_found"),
+    404: ("topic_not_found", "router_not_found", "not_found"),
     406: ("not_acceptable",),
     408: ("request_timeout",),
-    409: ("producer_gap", "topic_exists_incompatible", "topic_not_empty"),
+    409: ("producer_gap", "router_cycle", "topic_exists_incompatible", "topic_not_empty"),
     413: ("payload_too_large",),
     415: ("unsupported_media_type",),
     422: ("topic_full",),
@@ -52,7 +52,7 @@ MEANINGS: Final[dict[int, str]] = {
     400: "The request is malformed, ill-typed, or beyond a limit.",
     401: "A valid key is needed.",
     403: "The key, the site or the host does not permit this.",
-    404: "There is no such topic, or nothing at this path.",
+    404: "There is no such topic or router, or nothing at this path.",
     406: "The answer is a stream, and `Accept` does not allow one.",
     408: "The request was not complete in time; the connection closes.",
     409: "It contradicts what is there.",
@@ -164,6 +164,22 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             _count("limit", "segments of one page", minimum=1, maximum=10_000, default=10_000),
         ),
     ),
+    ("PUT", "/v0/routers/{router}"): Operation(
+        "put_router", routers.RouterAnswer, {200: "The router was there.", 201: "This call created the router."},
+        ("topic_not_found", "topic_exists_incompatible", "router_cycle"), routers.RouterBody,
+    ),
+    ("GET", "/v0/routers/{router}"): Operation("router_state", routers.RouterAnswer, refusals=("router_not_found",)),
+    ("GET", "/v0/routers"): Operation(
+        "list_routers", routers.RouterListAnswer,
+        parameters=(
+            Parameter("prefix", {"type": "string"}, "names that begin with this"),
+            Parameter("source", {"type": "string"}, "routers from this topic"),
+            Parameter("dest", {"type": "string"}, "routers into this topic"),
+            _count("page_size", "routers of one page", minimum=1, maximum=1000, default=100),
+            Parameter("cursor", {"type": "string"}, "`next_cursor` of the page before"),
+        ),
+    ),
+    ("DELETE", "/v0/routers/{router}"): Operation("delete_router", routers.RouterDeleteAnswer),
     ("POST", "/v0/watch"): Operation(
         "watch", watch.WatchAnswer, refusals=("topic_not_found",), body=watch.WatchBody,
         parameters=(_flag("lenient", False, "leave out topics that do not exist"),),
@@ -282,6 +298,8 @@ def _described(route: Route) -> str:
 
 
 def _tag(route: Route) -> str:
+    if route.path.startswith("/v0/routers"):
+        return "routers"
     return "topics" if route.path.startswith("/v0/topics") and not route.path.endswith("/segments") else "operation"
 
 
@@ -295,6 +313,8 @@ def _path_parameters(route: Route) -> list[Json]:
 
 def _name(route: Route) -> Json:
     """The server's own names begin with a `$` and can only be read."""
+    if "{router}" in route.path:
+        return {"type": "string", **ROUTER_NAME}
     pattern = TOPIC_NAME["pattern"]
     readable = route.scopes == {"read"}
     return {"type": "string", "pattern": pattern.replace("^[A", "^[$A", 1) if readable else pattern}

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from topics.server import ops, records, topics, watch, websocket, wire
+from topics.server import ops, records, routers, topics, watch, websocket, wire
 from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
 from topics.server.keys import ADMIN, DELETE, READ, WRITE
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
@@ -96,10 +96,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     _row("POST", "/v0/topics/{topic}/stage", WRITE, None, "stage records of a transaction", Body.JSON),
     _row("POST", "/v0/topics/{topic}/compact", ADMIN, None, "rewrite sealed segments", Body.JSON),
     _row("POST", "/v0/topics/{topic}/scan", READ, None, "read frames", Body.JSON),
-    _row("PUT", "/v0/routers/{router}", ADMIN, None, "create a router", Body.JSON),
-    _row("GET", "/v0/routers/{router}", READ, None, "state of a router"),
-    _row("DELETE", "/v0/routers/{router}", DELETE, None, "delete a router"),
-    _row("GET", "/v0/routers", READ, None, "list routers"),
+    _row("PUT", "/v0/routers/{router}", ADMIN, routers.put, "create a router or replace it", Body.JSON),
+    _row("GET", "/v0/routers/{router}", READ, routers.get, "state of a router"),
+    _row("DELETE", "/v0/routers/{router}", DELETE, routers.delete, "delete a router"),
+    _row("GET", "/v0/routers", READ, routers.listing, "list routers"),
     _row("POST", "/v0/watch", READ, watch.create, "open a watch session", Body.JSON),
     Route(
         "GET",

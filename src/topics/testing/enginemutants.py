@@ -20,7 +20,7 @@ from msgspec import structs
 
 from topics.codec import control, frame
 from topics.codec import segment as codec
-from topics.engine import checkpoint, lifecycle, reclaim, recover, retention
+from topics.engine import checkpoint, lifecycle, reclaim, recover, rederive, retention
 from topics.engine import delete as deleting
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.core import Core
@@ -29,7 +29,9 @@ from topics.engine.delete import Removal
 from topics.engine.engine import Engine
 from topics.engine.index import Index
 from topics.engine.recover import Recovery
+from topics.engine.rederive import RouterReplay
 from topics.engine.reserve import Reservation
+from topics.engine.router import Edge
 from topics.engine.settle import ReadyMark
 from topics.engine.topic import Topic as EngineTopic
 from topics.storage import cycle
@@ -455,6 +457,35 @@ def _never(right: Any) -> Any:
     return lambda *args: False
 
 
+# -- routers ---------------------------------------------------------------------------------------------------------
+
+
+def _no_positions(right: Any) -> Any:
+    return lambda self, jobs: {}
+
+
+def _not_selected(right: Any) -> Any:
+    """Copies in memory are no reason to write a topic."""
+    return property(lambda self: False)
+
+
+def _marks_not_replayed(right: Any) -> Any:
+    def wrong(self: RouterReplay, body: Any, run: int) -> None:
+        if not isinstance(body, control.RouterMark):
+            right(self, body, run)
+
+    return wrong
+
+
+def _from_the_beginning(right: Any) -> Any:
+    def wrong(self: RouterReplay, body: Any, run: int) -> None:
+        if isinstance(body, control.RouterCreate) and body.new:
+            body = structs.replace(body, cursor=0)
+        right(self, body, run)
+
+    return wrong
+
+
 def _ops(ops: str, seed: int, regime: str = "tiny", **fields: int) -> Ops:
     return Ops(seed, tuple(ops.split()), tuple(sorted(fields.items())), regime)
 
@@ -567,6 +598,20 @@ MUTANTS: tuple[EngineMutant, ...] = (
          rewriting, "_without_deleted", _live_record_dropped, _ops("rewrite append_fsync", 0)),
     _bug("a rewrite unlinks the old data before the .idx is switched [S-281]",
          rewriting.Rewrite, "finish", _old_data_first, _ops("rewrite", 0)),
+    _bug("a checkpoint keeps copies and not the positions behind them [RRC-2]",
+         Checkpointer, "_rows_of", _no_positions, _ops("route append_source checkpoint append_source", 0)),
+    _bug("copies in memory are not selected by a checkpoint [S-212]",
+         Edge, "has_pending", _not_selected, _ops("route append_source tick append_source", 0)),
+    _bug("positions in the log are not replayed [S-212]",
+         RouterReplay, "add", _marks_not_replayed, _ops("route append_source append_mixed append_source", 0)),
+    _bug("a direct write leaves the copies before it behind [S-212]",
+         Edge, "carry", _nothing, _ops("route append_source append_mixed append_source", 0)),
+    _bug("a router begins anew with its source after a restart [RRC-4]",
+         RouterReplay, "_apply", _from_the_beginning, _ops("append_source route", 0)),
+    _bug("deleted copies are derived again [RRC-7]",
+         rederive, "_delete_again", _nothing, _ops("route append_source append_source delete_copies", 1)),
+    _bug("a restart derives no copies [RRC-1]",
+         rederive, "_until_nothing_moves", _nothing, _ops("route append_source append_source", 0)),
     _bug("a rewritten file is renamed before it is synced [S-281]",
          SegmentFiles, "_replace", _never_durable, _ops("append_batch checkpoint", 0)),
 )

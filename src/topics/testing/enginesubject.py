@@ -57,6 +57,7 @@ from topics.testing.enginemodel import (
     merged,
 )
 from topics.testing.faultfs import FaultFs
+from topics.testing.routermodel import DESTS, PREFIX, SOURCE, Flow, Routes
 from topics.testing.simfs import SYNC_MODES, SimFs
 from topics.testing.subject import How as ImageHow
 from topics.testing.subject import Violation
@@ -76,6 +77,7 @@ ZOO: dict[str, dict[str, Any]] = {
     "ttl": {"ttl_ms": 5000},
     "mixed": {"durability": "memory", "ttl_ms": 8000, "cap_records": 6},
     "churn": {"durability": "fsync"},
+    SOURCE: {},
 }
 """The topics of a run, created when first written to."""
 
@@ -120,8 +122,16 @@ MORE = (
     "snapshot",
     "reshard",
     "full_disk",
+    "append_source",
+    "append_mixed",
+    "route",
+    "delete_copies",
 )
 """Further operations of the random runs."""
+
+
+ROUTED = ("append_source", "append_source", "append_mixed", "delete_copies")
+"""What routers are about."""
 
 
 def observe(engine: Engine, name: str, rng: random.Random | None, *, loose: bool = False) -> View:
@@ -195,11 +205,17 @@ def _read_agrees(engine: Engine, name: str, view: View, from_seq: int, rng: rand
 
 
 def observe_all(engine: Engine, rng: random.Random | None, *, loose: bool = False) -> dict[str, View]:
-    """Every topic of clients; the server's own are none of the model's business [A-14]."""
-    names = [name for name in engine.topics() if not name.startswith("$")]
+    """Every topic of clients but destinations of routers; the server's own are none of the model's business [A-14]."""
+    names = [name for name in engine.topics() if not name.startswith(("$", PREFIX))]
     if names != sorted(set(names)):
         raise Violation(f"topics() is not sorted: {names}")
     return {name: observe(engine, name, rng, loose=loose) for name in names}
+
+
+def observe_routes(engine: Engine, *, loose: bool = False) -> dict[str, View]:
+    """What routers join: the source and every destination."""
+    names = [name for name in engine.topics() if name == SOURCE or name.startswith(PREFIX)]
+    return {name: observe(engine, name, None, loose=loose) for name in names}
 
 
 class Spec(NamedTuple):
@@ -483,8 +499,14 @@ class Session:
             return
         if self.unsettled is not None and self.well:
             rules = Rules(self.unsettled, self._now(), self.latest, self._reserve_max, lied=self.lied())
+            reserved = {name for name in self.store.names() if (topic := self.store.topic(name)) and topic.reserved}
             self.store.slots = self.store.judge(observe_all(self.engine, None), rules).slots
             self.unsettled = None
+            for name in self.store.names():
+                # What was written since may have reserved seqs of its own.
+                topic = self.store.topic(name)
+                assert topic is not None
+                topic.reserved = name in reserved
         if ms >= 1000:
             self.synced()
 
@@ -534,7 +556,7 @@ class Session:
 
     def check_names(self) -> None:
         """The topics are those that were created and not deleted."""
-        found = [name for name in self.engine.topics() if not name.startswith("$")]
+        found = [name for name in self.engine.topics() if not name.startswith(("$", PREFIX))]
         if found != self.store.names():
             raise Violation(f"the engine has the topics {found}, not {self.store.names()}")
 
@@ -611,6 +633,7 @@ class EngineDriver(DiskDriver):
         super().__init__()
         self.rng = random.Random(f"engine {seed}")
         self.store = Store()
+        self.routes = Routes()
         self._setup = setup
         self._config = setup.config
         self._layout = 0
@@ -708,7 +731,13 @@ class EngineDriver(DiskDriver):
             engine.close()
             self._start_anew()
             return
+        try:
+            routes = self.routes.judge(observe_routes(engine), rules)
+        except (DiskError, TimingError):
+            engine.close()
+            raise
         self._begin(engine, store)
+        self.routes = routes
         self._refuses_second_opener()
 
     def _look(self, engine: Engine) -> dict[str, View]:
@@ -758,6 +787,7 @@ class EngineDriver(DiskDriver):
         """A disk that lied proves nothing more: the run goes on with an empty one."""
         self._session = None
         self.store = Store()
+        self.routes = Routes()
         self._keys, self._next = [], {}
         fs = self._fs
         fresh = SimFs(self.rng.getrandbits(32))
@@ -827,6 +857,24 @@ class EngineDriver(DiskDriver):
             names = self.store.names()
             self.session.check_names()
             self.session.check(names if self.rng.random() < 0.3 else self._touched(names), self.rng)
+            self._check_routes()
+
+    def _check_routes(self) -> None:
+        """Destinations in the running engine: a reader sees everything that was acknowledged before [FWD-9]."""
+        if not self.routes.flows or self.session.latched or self._lied() or self._blind() or self._excused():
+            return
+        try:
+            views = observe_routes(self.session.engine)
+        except (DiskError, TimingError) as error:
+            self.session._blame(error, "reading destinations")
+            return
+        except Violation:
+            if self._blind():
+                return
+            raise
+        if not self._excused():
+            with _about("in the running engine"):
+                self.routes.show(views, complete=self.session.well)
 
     def _touched(self, names: list[str]) -> list[str]:
         return self.rng.sample(names, min(2, len(names)))
@@ -858,6 +906,8 @@ class EngineDriver(DiskDriver):
         store = self.store.judge(found, rules)
         if rules.lied:
             return
+        routed = observe_routes(engine)
+        self.routes.judge(routed, rules)
         settled = _old_logs(image)
         crashed = rng.random() < 0.5
         again = image.crash_image(rng) if crashed else image.kill_image()
@@ -869,6 +919,9 @@ class EngineDriver(DiskDriver):
         second = observe_all(engine, rng)
         if second != found:
             raise Violation(f"the second recovery shows {difference(found, second)} [S-249]")
+        rerouted = observe_routes(engine)
+        if rerouted != routed:
+            raise Violation(f"the second recovery shows {difference(routed, rerouted)} [S-249]")
         for path, data in _old_logs(again).items():
             if path in settled and data != settled[path]:
                 raise Violation(f"the second recovery changes {path}: {len(settled[path])} to {len(data)} bytes")
@@ -903,7 +956,8 @@ class EngineDriver(DiskDriver):
         if rng.random() < 0.5:
             session.checkpoint(full=True)
         for name in store.names():
-            session.delete(name, match="a*")
+            if name != SOURCE:
+                session.delete(name, match="a*")
         session.check(store.names(), rng)
         if rng.random() < 0.5:
             session.tick(rng.choice((1000, 6000)))
@@ -940,9 +994,10 @@ class EngineDriver(DiskDriver):
 
     def _some(self) -> list[str]:
         """A topic that has been written to, made if there is none; nothing if the disk does not let us."""
-        if not any(topic.live.head for topic in self.store.topics()):
+        if not any(topic.live.head for topic in self.store.topics() if topic is not self.store.topic(SOURCE)):
             self._write("fsync", 3, 20)
         names = [name for name in self.store.names() if (topic := self.store.topic(name)) and topic.live.head]
+        names = [name for name in names if name != SOURCE]
         return [self.rng.choice(names)] if names else []
 
     def _op_append_fsync(self) -> None:
@@ -1162,6 +1217,83 @@ class EngineDriver(DiskDriver):
         self._had_late_error = self._late_error()
         super()._move_to(survivor, killed=killed)
 
+    def _op_append_source(self) -> None:
+        """Write to the topic that routers copy from."""
+        topic = self.store.topic(SOURCE)
+        head = 0 if topic is None else topic.live.head
+        specs = [self._spec() for _ in range(self.rng.choice((1, 1, 2, 5, 9)))]
+        self.routes.wrote(head + 1, [spec.rec(0, 0, 0) for spec in specs])
+        self.session.append(SOURCE, specs, config=ZOO[SOURCE])
+
+    def _op_route(self) -> None:
+        """Create the routers that are not there yet, each destination of a class of its own."""
+        if self.store.topic(SOURCE) is None:
+            self._op_append_source()
+        engine, source = self.session.engine, self.store.topic(SOURCE)
+        if source is None:
+            return
+        for name, dest in DESTS.items():
+            flow = self.routes.flows.get(name)
+            if flow is not None and flow.began is not None:
+                continue
+            if flow is None:
+                durability = self.rng.choice(("disk", "fsync") if dest.mixed else ("memory", "disk", "fsync"))
+                flow = self.routes.flows[name] = Flow(durability)
+            try:
+                engine.put_topic(name, {"durability": flow.durability})
+                there = any(one.router == dest.router for one in engine.routers())
+                if not there:
+                    began = engine.state(dest.source).head_seq
+                    flow.attempts.append(began)
+                    engine.put_router(dest.router, {"source": dest.source, "dest": name, "filter": dest.filter})
+                    flow.began = began
+                else:
+                    flow.began = self.routes.found(name, observe_routes(engine))
+            except TopicsError as error:
+                self.session._blame(error, f"a router into {name!r}")
+                return
+
+    def _op_append_mixed(self) -> None:
+        """A direct write into a destination; it takes the copies before it along."""
+        flow = self.routes.flows.get("to.mixed")
+        if flow is None:
+            self._op_append_source()
+            return
+        specs = [self._spec() for _ in range(self.rng.randrange(1, 4))]
+        data = [spec.rec(0, 0, 0).data for spec in specs]
+        flow.tried.update(data)
+        try:
+            result = self.session.engine.append("to.mixed", [spec.given() for spec in specs])
+        except TopicsError as error:
+            self.session._blame(error, "a direct write to 'to.mixed'")
+            return
+        assert result.first_seq is not None
+        flow.direct.update(zip(data, range(result.first_seq, result.first_seq + len(data)), strict=True))
+
+    def _op_delete_copies(self) -> None:
+        """Delete copies where nothing is copied on from [RRC-7]."""
+        name = self.rng.choice(("to.few", "to.mixed", "to.chain"))
+        flow = self.routes.flows.get(name)
+        if flow is None or not flow.known:
+            self._op_append_source()
+            return
+        engine = self.session.engine
+        chosen = {seq: data for seq, data in flow.known.items() if self.rng.random() < 0.3}
+        if not chosen:
+            return
+        lasting = flow.durability == "fsync" and not self._lied()
+        if not lasting:
+            flow.unsure.update(chosen.values())
+        try:
+            flow.unsure.update(chosen.values())
+            engine.delete(name, seqs=sorted(chosen))
+        except TopicsError as error:
+            self.session._blame(error, f"deleting from {name!r}")
+            return
+        if lasting:
+            flow.unsure.difference_update(chosen.values())
+            flow.deleted.update(chosen.values())
+
     def _op_failed_sync(self) -> None:
         """One of the next syncs fails in one of the ways kernels have; then go on until something notices."""
         self._armed = True
@@ -1235,8 +1367,10 @@ class EngineSubject:
         return EngineDriver(setup_for(seed), seed)
 
     def workload(self, rng: random.Random, length: int) -> list[str]:
-        """Writes are the bulk; what changes the disk's layout or ends a life is strewn in."""
-        ops = (*OPS, *MORE)
+        """Writes are the bulk; what changes the disk's layout or ends a life is strewn in. A third is about routers."""
+        ops: tuple[str, ...] = (*OPS, *MORE)
+        if rng.random() < 0.33:
+            ops = ("route", *ROUTED * 3, *OPS)
         weights = [
             4 if op.startswith("append") else 2 if op.startswith(("delete", "tick", "wait")) else 1 for op in ops
         ]
@@ -1270,4 +1404,6 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "crashed": ({}, ("append_disk", "append_fsync", "append_disk", "crash_reopen", "append_disk", "crash_reopen")),
     "shards": ({"wal_shards": 3}, ("append_fsync", "append_disk", "append_memory", "reshard", "append_disk")),
     "full": ({}, ("append_fsync", "full_disk", "append_disk", "tick")),
+    "routers": ({}, ("route", "append_source", "checkpoint", "append_source", "append_mixed", "append_source")),
+    "copies": ({}, ("route", "append_source", "delete_copies", "append_mixed", "kill_reopen", "append_source", "tick")),
 }

@@ -69,6 +69,8 @@ NS_PER_MS = 1_000_000
 MAX_FDS = 256
 ROUTERS_MS = 50
 """How often edges that had to stop are tried again [FWD-8]."""
+FORWARD_REST_NS = 4_000_000
+"""Nobody who follows a copy notices, and a writer that never pauses meets forwarding seldom [FWD-2]."""
 FRAMES_ASIDE_BYTES = 1 << 20
 """About a millisecond and a half of framing [P-10]."""
 
@@ -170,6 +172,7 @@ class Engine:
         assert isinstance(self._owner, LoopOwner)
         self._owner.lend(loop)
         self._core.frames_aside_bytes = FRAMES_ASIDE_BYTES
+        self._core.pump.scheduler.forward_rest_ns = FORWARD_REST_NS
         self._core.admission.patient = True
         self._core.load.queued = self._owner.queued
         timer = LoopTimer(self, loop)
@@ -182,6 +185,7 @@ class Engine:
         if self._timer is not None:
             self._timer.stop()
         self._core.frames_aside_bytes = None
+        self._core.pump.scheduler.forward_rest_ns = 0
         self._core.load.end()
         self._owner.take_back()
 

@@ -166,6 +166,8 @@ class Scheduler:
         """Called when there is something to pop and there was not; schedules the worker unless it is scheduled."""
         self.on_suspended: Callable[[Sequence[Item]], None] = lambda items: None
         """Called with what begins to wait for the end of a suspension [D-45]; an item may be told again."""
+        self.forward_rest_ns = 0
+        """An edge is served once in so long, at most: whoever writes to its source all the time seldom meets it."""
         self.suspended = False
         """L3: band B0 is not served."""
         self.suspensions = 0
@@ -270,17 +272,25 @@ class Scheduler:
     def pop(self) -> Item | None:
         """What is served next; None: nothing, until `on_work` is called [D-20].
 
-        What was served less than a window ago is put aside until that is over [D-42].
+        What was served less than a window ago is put aside until that is over [D-42]; so is an edge that rests.
         """
         now, window = self._clock.monotonic_ns(), self._window_ns
         while (item := self._next()) is not None:
-            if window and item.serviced_ns is not None and now < item.serviced_ns + window:
+            due = self._due_ns(item, window)
+            if now < due:
                 item.held = True
-                heappush(self._held, (item.serviced_ns + window, item.order, item))
+                heappush(self._held, (due, item.order, item))
                 continue
             self._take(item, now)
             return item
         return None
+
+    def _due_ns(self, item: Item, window: int) -> int:
+        """When an item may be served again. Edges rest until the same instant: many of them cost one interruption."""
+        if item.serviced_ns is None:
+            return 0
+        rest = self.forward_rest_ns if item.forward else 0
+        return max(item.serviced_ns + window, (item.serviced_ns // rest + 1) * rest if rest else 0)
 
     def _next(self) -> Item | None:
         """Deficit weighted round-robin, unit cost 1 [D-20]."""

@@ -83,6 +83,26 @@ def bands(items: Sequence[Item]) -> list[int]:
 # -- bands and rounds ------------------------------------------------------------------------------------------------
 
 
+def test_edges_rest_until_the_same_instant_and_topics_do_not(scheduler: Scheduler, clock: ManualClock) -> None:
+    """A writer that never pauses meets forwarding now and then, not each time [FWD-2]."""
+    scheduler.forward_rest_ns = rest = 4_000_000
+    edges, topic = [item_of(forward=True), item_of(forward=True)], item_of()
+    for item in (*edges, topic):
+        scheduler.mark(item)
+        assert scheduler.pop() is item
+        scheduler.done(item)
+        clock.advance(1)
+    for item in (*edges, topic):
+        scheduler.mark(item)
+    assert popped(scheduler) == [topic]
+    due_ns = scheduler.next_due_ns()
+    assert due_ns is not None
+    assert due_ns % rest == 0
+    clock.advance(4)
+    scheduler.tick()
+    assert popped(scheduler) == edges
+
+
 @pytest.mark.parametrize(
     ("topic", "queued_ms", "p"),
     [

@@ -216,6 +216,16 @@ def test_set_reserved_bytes_of_a_footer_are_format() -> None:
     assert refused.value.why is Why.FORMAT
 
 
+def test_eight_hops_reach_a_segment_although_a_wal_frame_keeps_seven() -> None:
+    """[S-27, CYC-3]."""
+    raw = frame.encode_appends([(None, None, b'{"d":1}')] * 2, TOPIC, 1, 5, hops=8)
+    offsets = frame.scan_frames(raw).rows["offset"].tolist()
+    for hops, kept in ((None, [7, 7]), (np.array([8, 3]), [8, 3])):
+        data, idx = segment.reframe(raw, offsets, MASK, 0, hops)
+        assert (np.frombuffer(idx, segment.IDX)["flags"] >> 4).tolist() == kept
+        assert segment.decode(data, 0, 1, MASK).flags >> 4 == kept[0]
+
+
 @given(st.integers(1, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 3), st.integers(0, 8))
 def test_a_gap_segment_comes_back_as_written(seqs: int, ts: int, reason: int, hops: int) -> None:
     """S-129: 40 bytes, silent for reason 0."""

@@ -104,6 +104,22 @@ values = st.sampled_from([b"1", b'"x"', b"{}", b'{"a":{}}', b'{"a":1,"m":{}}', b
 metas = st.none() | st.sampled_from([b"{}", b'{"fw":"2.8"}', b'{"m":{}}'])
 
 
+def test_frames_that_reach_the_log_later_get_their_places_there() -> None:
+    """[S-212 c, S-192] Records, short gaps and long ones; what is not held any more is passed over."""
+    held = filled(10, 10, 10)
+    held.append_gap(2000, 5, 1, 0, tail.IN_MEMORY)
+    held.append_gap(2, 5, 1, 0, tail.IN_MEMORY)
+    held.relocate([(2, 2, pack(7, 100)), (3, 3, pack(7, 200)), (4, 2003, pack(7, 300)), (2004, 2005, pack(8, 0))])
+    found = [
+        one for run in held.runs(1, 2005) for one in (run.locations if isinstance(run, EntryRun) else [run.location])
+    ]
+    assert found[1:] == [pack(7, 100), pack(7, 200), pack(7, 300), pack(8, 0), pack(8, 0)]
+    assert list(held.oldest_locations()) == [1, 7, 8]
+    held.drop_through(2)
+    held.relocate([(1, 3, pack(9, 5))])
+    assert entry_runs(held, 3, 3)[0].locations.tolist() == [pack(9, 5)]
+
+
 @given(st.lists(st.tuples(texts, texts, values, metas), max_size=8), st.integers(0, 8), st.integers(1, 2**63))
 def test_entries_are_those_the_index_file_will_have(
     records: list[tuple[str | None, str | None, bytes, bytes | None]], hops: int, first: int

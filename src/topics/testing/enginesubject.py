@@ -722,7 +722,7 @@ class EngineDriver(DiskDriver):
                 raise
             raise Violation(f"refused after a mere {how}: {error!r}") from error
         try:
-            found = self._look(engine)
+            found, routed = self._look(engine)
         except (DiskError, TimingError):
             engine.close()
             raise
@@ -731,18 +731,15 @@ class EngineDriver(DiskDriver):
             engine.close()
             self._start_anew()
             return
-        try:
-            routes = self.routes.judge(observe_routes(engine), rules)
-        except (DiskError, TimingError):
-            engine.close()
-            raise
+        self.routes.blind |= self._blind()
+        routes = self.routes.judge(routed, rules)
         self._begin(engine, store)
         self.routes = routes
         self._refuses_second_opener()
 
-    def _look(self, engine: Engine) -> dict[str, View]:
+    def _look(self, engine: Engine) -> tuple[dict[str, View], dict[str, View]]:
         try:
-            return observe_all(engine, None)
+            return observe_all(engine, None), observe_routes(engine)
         except Violation as violation:
             if not self._blind():
                 raise
@@ -831,6 +828,7 @@ class EngineDriver(DiskDriver):
 
     def end(self) -> None:
         """Drop the engine as a kill would: without closing it."""
+        self.routes.blind |= self._blind()
         self.latched()
         self._lied()
         self._seen()
@@ -907,6 +905,7 @@ class EngineDriver(DiskDriver):
         if rules.lied:
             return
         routed = observe_routes(engine)
+        self.routes.blind |= self._blind()
         self.routes.judge(routed, rules)
         settled = _old_logs(image)
         crashed = rng.random() < 0.5

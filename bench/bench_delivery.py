@@ -44,7 +44,7 @@ def groups(quick: bool) -> list[Group]:
 def delivered(durability: str, count: int, writes: int) -> Group:
     """One class and number of watchers."""
     arms = [
-        Arm("passed on", lambda dir: uvloop.run(spread(count, writes, FRAME_BYTES, _paced))),
+        Arm("passed on", lambda dir: uvloop.run(spread(count, writes, FRAME_BYTES, paced))),
         Arm("watch", lambda dir: uvloop.run(_watched(dir, durability, count, writes))),
     ]
     value = "ms" if durability == "disk" else "ms less sync"
@@ -62,7 +62,7 @@ FRAME_BYTES = 1250
 """About what such a record becomes."""
 
 
-async def _paced(write: Callable[[], Awaitable[None]], writes: int) -> None:
+async def paced(write: Callable[[], Awaitable[None]], writes: int) -> None:
     """So many a second, each at its time, whatever the last one took."""
     began = time.perf_counter()
     for number in range(writes):
@@ -92,7 +92,7 @@ async def _watched(dir: Path, durability: str, count: int, writes: int) -> Sampl
             await done
 
         cpu_s, began = served.cpu_of(target.pid), time.perf_counter()
-        await _paced(write, writes)
+        await paced(write, writes)
         wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
         waited_ms, times = (now - then for now, then in zip(await _scheduled(one), before, strict=True))
         watch.close()

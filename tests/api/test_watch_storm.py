@@ -229,8 +229,8 @@ def until_metric(address: tuple[str, int], name: str, value: float) -> None:
 
 
 SIZE = 256 << 10
-ROUND = 80
-"""Records of one round: 20 MiB, far more than any buffer of the system."""
+ROUND = 160
+"""Records of one round: 40 MiB, far more than any buffer of the system."""
 
 
 def resident(pid: int) -> int:
@@ -241,7 +241,7 @@ def resident(pid: int) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory of a process is read from /proc")
 def test_one_stalled_reader_costs_the_others_nothing_and_the_server_no_memory(tmp_path: Path) -> None:
-    """[FRM-10, D-60, D-63, P-12] It stalls for 20 MiB, then it reads on and misses nothing."""
+    """[FRM-10, D-60, D-63, P-12] It stalls for 40 MiB, then it reads on and misses nothing."""
     with served(tmp_path, TOPICS_RECENT_CACHE_BYTES=str(1 << 20)) as server:
         address, pid = server.address, server.pid
         call(address, "PUT", "/v0/topics/t", {"durability": "disk"})

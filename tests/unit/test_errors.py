@@ -28,7 +28,7 @@ def test_every_error_belongs_to_one_branch_and_has_a_word_of_its_own(cls: type[e
     assert len(branches) == (cls in BRANCHES if cls in WITHOUT_BRANCH else 1)
 
 
-SHARED = {"internal", "not_ready", "throttled"}
+SHARED = {"internal", "not_ready", "throttled", "topic_exists_incompatible"}
 """Codes of the wire that several causes share; the class tells them apart."""
 
 

@@ -29,6 +29,9 @@ USER_TIMEOUT_MS: Final = 60_000
 _COMMON: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
+_ZEROS: Final = bytes(READ_BYTES)
+
+
 class Spoken(Protocol):
     """One connection's protocol, once it is known."""
 
@@ -190,7 +193,10 @@ class _Front(asyncio.BufferedProtocol):
         return self._home.read_into
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._home.read_into[:nbytes]))
+        buffer = self._home.read_into
+        data = bytes(buffer[:nbytes])
+        buffer[:nbytes] = _ZEROS[:nbytes]  # there may be a key in it, which nothing is to keep [KEY-5]
+        self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
         if self._opening is not None:

@@ -19,12 +19,16 @@ def test_results_keep_each_round_on_one_line() -> None:
 
 def test_every_benchmark_is_known_and_says_what_it_measures() -> None:
     assert command.NAMES == (
+        "delivery",
         "engine_commit",
         "engine_memory",
         "engine_recovery",
         "http_read",
         "http_stall",
         "http_write",
+        "routers",
+        "sse",
+        "stalled",
         "wal_append",
         "wal_policies",
         "wal_recovery",

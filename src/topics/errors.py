@@ -8,6 +8,7 @@
     ├── BatchTooLarge        (CallerError) more records or seqs than one call may carry
     ├── ProducerGap          (CallerError) a producer skipped an index; `epoch`, `index` are the kept ones
     ├── TopicNotFound        (CallerError) no topic of that name
+    ├── NotAQueue            (CallerError) a call for queues met a topic of another type
     ├── TopicExistsIncompatible (CallerError) the topic exists with another type
     ├── TopicNotEmpty        (CallerError) the topic was to be deleted only if empty
     ├── RouterNotFound       (CallerError) no router of that name
@@ -264,6 +265,16 @@ class TopicNotFound(CallerError):
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"there is no topic {topic!r}")
+        self.topic = topic
+
+
+class NotAQueue(CallerError):
+    """The topic is a log: it has no jobs [QUE-3]."""
+
+    code = "not_a_queue"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} is not a queue")
         self.topic = topic
 
 

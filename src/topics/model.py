@@ -5,6 +5,7 @@
     writing     NewRecord, Producer, Limits                                        (01 §1, 00 A-4, 02 §1.9)
     selecting   Selector, successor                                                (01 §14, S-188)
     answers     AppendResult, ReadResult, Record, Gap, DeleteResult, TopicState    [S-354]
+    queues      Job, ClaimResult, AckResult, NackResult, ExtendResult, LeasePage   (04)
 
 Whatever breaks a rule here is a `CallerError`. Values only, no behaviour that waits: any thread.
 """
@@ -492,6 +493,92 @@ class DeleteResult(msgspec.Struct, frozen=True):
     head_seq: int
     count: int
     bytes: int
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in the hands of whoever claimed it [CLM-6]; `data` and `meta` are decoded when asked for."""
+
+    seq: int
+    lease_id: str
+    deadline: int
+    """When the lease ends, in ms since the epoch."""
+    ts: int
+    deliveries: int
+    """How often it was delivered, this time included [CLM-7]."""
+    tag: str | None
+    raw_data: bytes
+    raw_meta: bytes | None
+
+    @property
+    def data(self) -> Any:
+        """The payload as a Python value."""
+        return _decode(self.raw_data)
+
+    @property
+    def meta(self) -> dict[str, Any] | None:
+        """The metadata as a Python value, `None` without any."""
+        return None if self.raw_meta is None else _decode(self.raw_meta)
+
+
+class ClaimResult(msgspec.Struct, frozen=True):
+    """The answer to a claim [CLM-5]; fewer jobs than asked for, also none, is normal [CLM-4]."""
+
+    jobs: Sequence[Job]
+    """By seq."""
+    ready: int
+    """Jobs that can be claimed now."""
+
+
+class AckResult(msgspec.Struct, frozen=True):
+    """The answer to an ack [ACK-6]."""
+
+    acked: int
+    skipped: Sequence[int]
+    ready: int
+    in_flight: int
+
+
+class NackResult(msgspec.Struct, frozen=True):
+    """The answer to a nack [NAK-3]."""
+
+    nacked: int
+    skipped: Sequence[int]
+    ready: int
+    in_flight: int
+
+
+class ExtendResult(msgspec.Struct, frozen=True):
+    """The answer to an extension [EXT-2]."""
+
+    extended: int
+    skipped: Sequence[int]
+    deadlines: Mapping[int, int]
+
+
+class HeldLease(msgspec.Struct, frozen=True):
+    """An active lease [QOB-4]."""
+
+    seq: int
+    node: str
+    lease_id: str
+    deadline: int
+    deliveries: int
+
+
+class DelayedJob(msgspec.Struct, frozen=True):
+    """A job that was nacked with a delay [QOB-4]."""
+
+    seq: int
+    ready_at: int
+
+
+class LeasePage(msgspec.Struct, frozen=True):
+    """Leases and delayed jobs of a queue, by seq [QOB-4]."""
+
+    leases: Sequence[HeldLease]
+    delayed: Sequence[DelayedJob]
+    next_cursor: int | None
+    """The seq behind which the next page begins; `None`: that was all."""
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):

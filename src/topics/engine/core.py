@@ -143,7 +143,9 @@ class Core:
         self.load = Load(clock, self.alarms, self.pump.scheduler, self.admission)
         self.pump.woken = self.load.wake
         self.polls: dict[object, Callable[[], None]] = {}
-        """Long polls: what answers each of them with what there was."""
+        """Long polls and claims that wait for their window: what answers each of them with what there is."""
+        self.deliveries = 0
+        """Of jobs of all queues, in this run [LSE-4]."""
 
     # -- finding topics ----------------------------------------------------------------------------------------------
 
@@ -336,6 +338,8 @@ class Core:
             if topic.item is None:
                 topic.item = Item(topic, self.service(topic))
             self.pump.mark(topic.item)
+        if topic.claims is not None:
+            topic.claims.stir()
 
     # -- sums --------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Owner only, but for `Removal.parse`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from topics.codec import control
@@ -63,11 +63,14 @@ def _retained(core: Core, topic: Topic, removal: Removal, dry_run: bool, done: O
         elif dry_run:
             done(_result(topic, _would_delete(topic, _body(topic, removal, None))))
         else:
-            quiet = has_caps(topic.config) or bool(topic.classes or topic.line)
-            core.in_line(topic, lambda: _stage(core, topic, removal, done), done, quiet=quiet)
+            core.in_line(topic, lambda: _stage(core, topic, removal, done), done, quiet=_needs_quiet(topic))
 
     retention.catch_up(core, topic)
     retention.expire(core, topic, go_on, done)
+
+
+def _needs_quiet(topic: Topic) -> bool:
+    return has_caps(topic.config) or bool(topic.classes or topic.line)
 
 
 def _body(topic: Topic, removal: Removal, number: int | None) -> control.Delete:
@@ -91,17 +94,21 @@ def _would_delete(topic: Topic, body: control.Delete) -> int:
 
 
 def _stage(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
+    number = topic.delete_number_staged = max(topic.delete_number, topic.delete_number_staged) + 1
+    _log(core, topic, _body(topic, removal, number), lambda records: done(_result(topic, records)), done)
+
+
+def _log(core: Core, topic: Topic, body: control.Delete, then: Callable[[int], None], done: Outcome) -> None:
+    """Log a delete and apply it at its turn; `then` gets how many records it removed, `done` what went wrong."""
     # Records of an earlier class keep its promise, so their deletion is logged too [CFG-10, INV-8].
     logged = core.is_logged(topic) or (core.wal is not None and topic.index.is_logged)
-    number = topic.delete_number_staged = max(topic.delete_number, topic.delete_number_staged) + 1
-    body = _body(topic, removal, number)
 
     def publish(lsn: Lsn | None) -> None:
         removed = topic.apply(body, lsn)
         assert removed is not None
         if topic.index.overlays:
             topic.index.trim_overlays(topic.earliest_seq)
-        done(_result(topic, removed.records))
+        then(removed.records)
 
     ticket = Change(publish, done, topic.next_seq)
     durable = topic.durability in ("fsync", "ephemeral")
@@ -110,6 +117,20 @@ def _stage(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
         core.stage(topic, frames, 1, ticket, durable=durable, control=True)
     except TopicsError as error:
         done(error)
+
+
+def remove_jobs(
+    core: Core, topic: Topic, seqs: Sequence[int], kind: int, then: Callable[[], None], fail: Outcome
+) -> None:
+    """Delete jobs that were acked or moved: one frame, without a delete number [S-273, A-20]."""
+
+    def stage() -> None:
+        body = control.Delete(
+            seqs=tuple(seqs), bound=topic.head + 1, cap_floor=topic.cap_floor, ttl_floor=topic.ttl_floor, kind=kind
+        )
+        _log(core, topic, body, lambda records: then(), fail)
+
+    core.in_line(topic, stage, fail, quiet=_needs_quiet(topic))
 
 
 def _result(topic: Topic, deleted: int) -> DeleteResult:

@@ -27,6 +27,7 @@ from topics.engine import append as appending
 from topics.engine import delete as deleting
 from topics.engine import forward, lifecycle, recover, retention, route, watch
 from topics.engine import plan as planning
+from topics.engine import queue as queues
 from topics.engine import read as reading
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
 from topics.engine.config import EngineConfig
@@ -44,9 +45,14 @@ from topics.errors import CallerError, EngineClosed, TopicsError, WalFull, WalIo
 from topics.fs import Fs, OsFs, ensure_dir, process_id
 from topics.fs import boot_id as machine_boot_id
 from topics.model import (
+    AckResult,
     AppendResult,
+    ClaimResult,
     DeleteResult,
+    ExtendResult,
     Gap,
+    LeasePage,
+    NackResult,
     Producer,
     ReadResult,
     Record,
@@ -54,6 +60,7 @@ from topics.model import (
     RouterState,
     TopicConfig,
     TopicState,
+    check_u64,
 )
 from topics.settings import Settings
 from topics.storage import discover, group
@@ -449,6 +456,40 @@ class Engine:
         deleting.check_flag(dry_run, "dry_run")
         return self._call(lambda done: deleting.delete(self._core, name, removal, dry_run, done))  # type: ignore[no-any-return]
 
+    def claim(self, name: str, node: str, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
+        """Lease jobs of a queue to a node: what came back first, then what was never delivered, in seq order.
+
+        None is an answer too; where the queue has a window, the call lasts until it ends.
+        """
+        asked = queues.Claim.parse(node, max, lease_ms, self._core.limits)
+        return self._call(lambda done: queues.claim(self._core, name, asked, done))  # type: ignore[no-any-return]
+
+    def ack(self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = ()) -> AckResult:
+        """Delete jobs that a node holds, for good; with `lease_ids` only those whose lease is still that one."""
+        asked = queues.Ask.parse(node, seqs, lease_ids, self._core.limits)
+        return self._call(lambda done: queues.ack(self._core, name, asked, done))  # type: ignore[no-any-return]
+
+    def nack(
+        self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, delay_ms: int = 0
+    ) -> NackResult:
+        """Give jobs back, to be claimed again at once or after a delay."""
+        asked = queues.Ask.parse(node, seqs, lease_ids, self._core.limits)
+        delay = check_u64(delay_ms, "delay_ms")
+        return self._call(lambda done: queues.nack(self._core, name, asked, delay, done))  # type: ignore[no-any-return]
+
+    def extend(
+        self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, lease_ms: int
+    ) -> ExtendResult:
+        """Have leases end so many milliseconds from now."""
+        asked = queues.Ask.parse(node, seqs, lease_ids, self._core.limits)
+        span = check_u64(lease_ms, "lease_ms")
+        return self._call(lambda done: queues.extend(self._core, name, asked, span, done))  # type: ignore[no-any-return]
+
+    def leases(self, name: str, cursor: int = 0, *, page_size: int = 100) -> LeasePage:
+        """What of a queue is leased and what is delayed, by seq, behind a cursor."""
+        after, size = check_u64(cursor, "cursor"), check_u64(page_size, "page_size")
+        return self._call(lambda done: queues.leases(self._core, name, after, size or 1, done))  # type: ignore[no-any-return]
+
     def state(self, name: str, *, touch: bool = True) -> TopicState:
         """A topic at this instant; `touch` counts as reading it."""
         return self._call(lambda done: reading.state(self._core, name, touch, done))  # type: ignore[no-any-return]
@@ -680,7 +721,7 @@ class Engine:
         if self._closed:
             raise EngineClosed("the engine is closed")
 
-    def _call(self, start: Callable[[Outcome], None]) -> Any:
+    def _call(self, start: Callable[[Outcome], object]) -> Any:
         """Start an operation on the owner and wait for its outcome without being the owner."""
         self._check()
         latch = _Latch()
@@ -688,7 +729,7 @@ class Engine:
             _start(start, latch.set)
         return latch.wait()
 
-    async def _call_async(self, start: Callable[[Outcome], None]) -> Any:
+    async def _call_async(self, start: Callable[[Outcome], object]) -> Any:
         self._check()
         return await self.aio.bridge().call(self._owner, start)
 
@@ -702,7 +743,7 @@ class _Bridge:
         self._flushing = False
         self._outcomes: deque[tuple[asyncio.Future[Any], Any]] = deque()
 
-    def call(self, owner: InlineOwner | LockedOwner, start: Callable[[Outcome], None]) -> asyncio.Future[Any]:
+    def call(self, owner: InlineOwner | LockedOwner, start: Callable[[Outcome], object]) -> asyncio.Future[Any]:
         """Start an operation; the future of its outcome."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -752,7 +793,7 @@ def _expire(core: Core, topic: Topic) -> bool:
     return True
 
 
-def _start(start: Callable[[Outcome], None], done: Outcome) -> None:
+def _start(start: Callable[[Outcome], object], done: Outcome) -> None:
     try:
         start(done)
     except TopicsError as error:
@@ -887,6 +928,42 @@ class EngineAio:
         deleting.check_flag(dry_run, "dry_run")
         return await self._run(partial(deleting.delete, core, name, removal, dry_run))  # type: ignore[no-any-return]
 
+    async def claim(self, name: str, node: str, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
+        """See `Engine.claim`."""
+        core = self._engine._core
+        asked = queues.Claim.parse(node, max, lease_ms, core.limits)
+        return await self._run(partial(queues.claim, core, name, asked))  # type: ignore[no-any-return]
+
+    async def ack(self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = ()) -> AckResult:
+        """See `Engine.ack`."""
+        core = self._engine._core
+        asked = queues.Ask.parse(node, seqs, lease_ids, core.limits)
+        return await self._run(partial(queues.ack, core, name, asked))  # type: ignore[no-any-return]
+
+    async def nack(
+        self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, delay_ms: int = 0
+    ) -> NackResult:
+        """See `Engine.nack`."""
+        core = self._engine._core
+        asked = queues.Ask.parse(node, seqs, lease_ids, core.limits)
+        delay = check_u64(delay_ms, "delay_ms")
+        return await self._run(partial(queues.nack, core, name, asked, delay))  # type: ignore[no-any-return]
+
+    async def extend(
+        self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, lease_ms: int
+    ) -> ExtendResult:
+        """See `Engine.extend`."""
+        core = self._engine._core
+        asked = queues.Ask.parse(node, seqs, lease_ids, core.limits)
+        span = check_u64(lease_ms, "lease_ms")
+        return await self._run(partial(queues.extend, core, name, asked, span))  # type: ignore[no-any-return]
+
+    async def leases(self, name: str, cursor: int = 0, *, page_size: int = 100) -> LeasePage:
+        """See `Engine.leases`."""
+        core = self._engine._core
+        after, size = check_u64(cursor, "cursor"), check_u64(page_size, "page_size")
+        return await self._run(partial(queues.leases, core, name, after, size or 1))  # type: ignore[no-any-return]
+
     async def state(self, name: str, *, touch: bool = True) -> TopicState:
         """See `Engine.state`."""
         return await self._run(partial(reading.state, self._engine._core, name, touch))  # type: ignore[no-any-return]
@@ -908,5 +985,5 @@ class EngineAio:
         """See `Engine.close`; the loop goes on meanwhile."""
         await asyncio.get_running_loop().run_in_executor(None, self._engine.close)
 
-    def _run(self, start: Callable[[Outcome], None]) -> Coroutine[Any, Any, Any]:
+    def _run(self, start: Callable[[Outcome], object]) -> Coroutine[Any, Any, Any]:
         return self._engine._call_async(start)

@@ -316,25 +316,38 @@ class Index:
     def ahead(self, from_seq: int, hi: int, count: int) -> list[Ahead]:
         """The lowest live records at or above `from_seq`, at most `count` of them, all if there are fewer."""
         found: list[Ahead] = []
+        for run in self._runs_with_live(from_seq, hi, count):
+            found += _live_ahead(run)
+            if len(found) >= count:
+                return found
+        return found
+
+    def live_from(self, from_seq: int, hi: int, count: int) -> list[int]:
+        """The lowest live seqs at or above `from_seq`: at least `count` of them, all if there are fewer."""
+        found: list[int] = []
+        for run in self._runs_with_live(from_seq, hi, count):
+            found += (np.flatnonzero(live_of(run.entries)) + run.first).tolist()
+            if len(found) >= count:
+                return found
+        return found
+
+    def _runs_with_live(self, from_seq: int, hi: int, most: int) -> Iterator[Run]:
+        """Entries in which something may live, in pieces of `most`; what is known to be dead is jumped over."""
+        most = min(most, CHUNK)
         for part, low, high in self._parts(from_seq, hi):
             if isinstance(part, Segment):
                 if not part.live or part.gap is not None:
                     continue
-                runs: Iterator[Run | DeadRun] = self._walk_segment(part, low, high)
+                runs: Iterator[Run | DeadRun] = self._walk_segment(part, low, high, most)
             else:
                 start = part.tail.lowest_live(low)
                 if start is None or start > high:
                     continue
-                runs = self._runs_of(part.tail, start, high)
-            for run in runs:
-                if isinstance(run, Run):
-                    found += _live_ahead(run)
-                if len(found) >= count:
-                    return found
-        return found
+                runs = self._runs_of(part.tail, start, high, most)
+            yield from (run for run in runs if isinstance(run, Run))
 
-    def _runs_of(self, tail: Tail, low: int, high: int) -> Iterator[Run | DeadRun]:
-        for run in tail.runs(low, high):
+    def _runs_of(self, tail: Tail, low: int, high: int, most: int = CHUNK) -> Iterator[Run | DeadRun]:
+        for run in tail.runs(low, high, most):
             if isinstance(run, EntryRun):
                 yield Run(run.first, run.entries, None, run.locations)
 
@@ -400,6 +413,27 @@ class Index:
             frames = run.source.frames
             return [frame.fields(*frames.at(int(run.locations[at]))) for at in positions]
         return self._fetch_logged(run, run.locations, positions)
+
+    def frames(self, seqs: Sequence[int]) -> list[Stored | Absent]:
+        """The frames of records by their ascending seqs; what is not there any more is `GONE`."""
+        found: list[Stored | Absent] = []
+        at = 0
+        while at < len(seqs):
+            behind = at + 1
+            while behind < len(seqs) and seqs[behind] == seqs[behind - 1] + 1:
+                behind += 1
+            found += self._frames_in(seqs[at], seqs[behind - 1])
+            at = behind
+        return found
+
+    def _frames_in(self, first: int, last: int) -> list[Stored | Absent]:
+        found: list[Stored | Absent] = [Absent.GONE] * (last - first + 1)
+        for run in self.walk(first, last):
+            if isinstance(run, Run):
+                positions = np.flatnonzero(live_of(run.entries)).tolist()
+                for position, stored in zip(positions, self.fetch(run, positions) if positions else (), strict=True):
+                    found[run.first - first + position] = stored
+        return found
 
     def project(self, run: Run, low: int, high: int, wanted: Projection) -> list[bytes] | None:
         """Live records at the positions from `low` to below `high` as JSON; None: fetch them one by one."""
@@ -496,6 +530,20 @@ class Index:
                     records += found.live
                     size += found.live_bytes
         return Live(records, size)
+
+    def live_of(self, seqs: SeqArray) -> set[int]:
+        """Those of ascending seqs that are live."""
+        found: set[int] = set()
+        if not len(seqs):
+            return found
+        for run in self.walk(int(seqs[0]), int(seqs[-1])):
+            if isinstance(run, Run):
+                bounds = np.array([run.first, run.first + len(run.entries)], np.uint64)
+                begin, end = np.searchsorted(seqs, bounds).tolist()
+                chosen = seqs[begin:end]
+                live = live_of(run.entries[(chosen - np.uint64(run.first)).astype(np.int64)])
+                found.update(chosen[live].tolist())
+        return found
 
     def mark_deleted(self, seqs: SeqArray, *, again: bool = False) -> Removed:
         """Mark ascending seqs deleted; those that are not live stay as they are [S-158].

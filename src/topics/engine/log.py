@@ -20,9 +20,13 @@ from topics.engine.checkpoint import CheckpointResult
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.model import (
+    AckResult,
     AppendResult,
+    ClaimResult,
     DeleteResult,
+    ExtendResult,
     Gap,
+    NackResult,
     NewRecord,
     Producer,
     ReadResult,
@@ -147,6 +151,26 @@ class Log:
     ) -> DeleteResult:
         """Delete the records that exist now and are selected."""
         return self.engine.delete(name, before_seq=before_seq, match=match, seqs=seqs, dry_run=dry_run)
+
+    def claim(self, name: str, node: str, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
+        """Lease jobs of a queue to a node; fewer than asked for, also none, is normal."""
+        return self.engine.claim(name, node, max, lease_ms)
+
+    def ack(self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = ()) -> AckResult:
+        """Jobs are done: they are deleted. `lease_ids` keep one whose lease is over from doing that."""
+        return self.engine.ack(name, node, seqs, lease_ids)
+
+    def nack(
+        self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, delay_ms: int = 0
+    ) -> NackResult:
+        """Give jobs back, to be claimed again at once or after a delay."""
+        return self.engine.nack(name, node, seqs, lease_ids, delay_ms=delay_ms)
+
+    def extend(
+        self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, lease_ms: int
+    ) -> ExtendResult:
+        """Have leases end so many milliseconds from now."""
+        return self.engine.extend(name, node, seqs, lease_ids, lease_ms=lease_ms)
 
     def drop(self, name: str) -> bool:
         """Delete a topic with everything in it; whether there was one."""
@@ -322,6 +346,26 @@ class AsyncLog:
     ) -> DeleteResult:
         """See `Log.delete`."""
         return await self.engine.aio.delete(name, before_seq=before_seq, match=match, seqs=seqs, dry_run=dry_run)
+
+    async def claim(self, name: str, node: str, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
+        """See `Log.claim`."""
+        return await self.engine.aio.claim(name, node, max, lease_ms)
+
+    async def ack(self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = ()) -> AckResult:
+        """See `Log.ack`."""
+        return await self.engine.aio.ack(name, node, seqs, lease_ids)
+
+    async def nack(
+        self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, delay_ms: int = 0
+    ) -> NackResult:
+        """See `Log.nack`."""
+        return await self.engine.aio.nack(name, node, seqs, lease_ids, delay_ms=delay_ms)
+
+    async def extend(
+        self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, lease_ms: int
+    ) -> ExtendResult:
+        """See `Log.extend`."""
+        return await self.engine.aio.extend(name, node, seqs, lease_ids, lease_ms=lease_ms)
 
     async def drop(self, name: str) -> bool:
         """See `Log.drop`."""

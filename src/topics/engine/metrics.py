@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from typing import Final, Literal, NamedTuple
 
+from topics.engine import queue
 from topics.engine.admission import CASES
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.core import Core
@@ -169,6 +170,7 @@ class Sweep:
         self._core = core
         self._topics = list(core.topics.values())
         self._at = 0
+        self._now = core.clock.now_ms()
         self._sums: Counter[str] = Counter()
         self._corrupt = core.corrupt
         self._told = 0
@@ -206,7 +208,9 @@ class Sweep:
         sums["topics_topics"] += 1
         sums["topics_records_live"] += topic.count
         sums["topics_bytes_live"] += topic.bytes
-        sums["topics_queue_topics"] += topic.config.type == "queue"
+        if topic.config.type == "queue":
+            sums["topics_queue_topics"] += 1
+            sums["topics_queue_leases_in_flight"] += queue.counters(topic, self._now).in_flight
         found.labelled["topics_topics_by_class"][topic.config.durability] += 1
         if self._told < TOPICS_MAX:
             self._told += 1
@@ -227,9 +231,9 @@ class Sweep:
         series["topics_topic_records_live"][name] = topic.count
         series["topics_topic_bytes_live"][name] = topic.bytes
         if topic.config.type == "queue":
-            # Nothing is leased: every live record is a job to be had.
-            series["topics_topic_queue_ready"][name] = topic.count
-            series["topics_topic_queue_in_flight"][name] = 0
+            jobs = queue.counters(topic, self._now)
+            series["topics_topic_queue_ready"][name] = jobs.ready
+            series["topics_topic_queue_in_flight"][name] = jobs.in_flight
 
     def _once(self, checkpointer: Checkpointer | None, snapshots: Snapshots | None, progress: float) -> None:
         core, values = self._core, self.found.values

@@ -18,7 +18,7 @@ from topics.codec import envelope, project
 from topics.codec.frame import Frame
 from topics.codec.project import Projection
 from topics.codec.segment import DELETED, LOST, DataFrame, ovh
-from topics.engine import forward, priority, retention
+from topics.engine import forward, priority, queue, retention
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.index import Run, Stored
 from topics.engine.topic import Topic
@@ -465,4 +465,5 @@ def describe(topic: Topic, now: int) -> TopicState:
         last_write_ts=topic.last_write_ms,
         last_read_ts=topic.last_read_ms,
         earliest_ts=None if first is None else first.ts,
+        queue=queue.counters(topic, now)._asdict() if topic.config.type == "queue" else None,
     )

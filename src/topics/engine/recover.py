@@ -27,6 +27,7 @@ from topics.codec.snapshot import SEALED, SegmentRow, TopicItem
 from topics.engine import lifecycle, retention
 from topics.engine.core import Core
 from topics.engine.index import Index, Run
+from topics.engine.lease import Leases
 from topics.engine.rederive import RouterReplay
 from topics.engine.router import Edge
 from topics.engine.topic import Appended, Lsn, Topic
@@ -158,6 +159,8 @@ class Recovery:
         topic.version_staged = item.config_version
         topic.delete_number = topic.delete_number_staged = item.delete_number
         self._adopt(topic, floors)
+        if item.queue is not None:
+            topic.leases = Leases.restored(item.queue)
         core.keys.restore(item.id, [(row.key, row.first, row.count, row.ts) for row in item.keys])
         rows = [(row.id, row.epoch, row.index, row.first, row.count, row.ts) for row in item.producers]
         core.producers.restore(item.id, rows)
@@ -359,6 +362,8 @@ class Recovery:
             topic.apply_gap(body, reference << 40 | at.offset)
             if body.reason in (DAMAGE, CRASH):
                 self._forget_names(id, body.first, body.last)
+        elif isinstance(body, control.Lease):
+            self._lease(topic, frame.fields(view, at.offset).seq, body)
         elif isinstance(body, control.HeadWatermark):
             self._known[id].reserved = (run, at.group, body.reserved)
         elif isinstance(body, (control.Delete, control.EvictWatermark, control.ConfigUpdate)):
@@ -379,6 +384,13 @@ class Recovery:
         if topic.evict_floor > topic.index.tail.end + 1:
             topic.index.tail.drop_through(topic.evict_floor - 1)
             topic.next_seq = topic.evict_floor
+
+    def _lease(self, topic: Topic, seq: int, body: control.Lease) -> None:
+        """What became of a job, where the queue keeps that [QRC-3]; jobs that are gone by the end are left out then."""
+        if topic.keeps_leases:
+            if topic.leases is None:
+                topic.leases = Leases()
+            topic.leases.apply(seq, body)
 
     def _create(self, id: int, body: control.TopicCreate) -> None:
         core = self._core
@@ -523,6 +535,8 @@ class Recovery:
         topic.next_seq = topic.head + 1
         topic.last_ts = max(topic.last_ts, topic.index.last_ts())
         topic.recount()
+        if topic.leases is not None:
+            topic.leases.restart()
         lifecycle.note_ttl(core, topic)
         if topic.id not in core.routers.fed:
             retention.enforce_caps(core, topic)

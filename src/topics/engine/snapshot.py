@@ -117,6 +117,7 @@ class Snapshots:
             last_write_ms=topic.last_write_ms or 0, segments=segments.rows(),
             keys=tuple(KeyRow(*row) for row in core.keys.rows(topic.id, ck)),
             producers=tuple(ProducerRow(*row) for row in core.producers.rows(topic.id, ck)),
+            queue=topic.leases.saved() if topic.leases is not None and topic.keeps_leases else None,
         )  # fmt: skip
 
     def _head(self, topic: Topic) -> int:

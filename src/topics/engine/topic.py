@@ -20,6 +20,7 @@ import numpy as np
 from topics.codec import control
 from topics.codec.frame import Buffer
 from topics.engine.index import Ahead, Index, Removed
+from topics.engine.lease import Leases
 from topics.engine.reserve import Reservation
 from topics.errors import TopicsError
 from topics.model import Durability, Selector, TopicConfig
@@ -29,11 +30,14 @@ from topics.storage.tags import SeqArray
 from topics.storage.tail import Locations
 
 if TYPE_CHECKING:
+    from topics.engine.queue import Claims
     from topics.engine.scheduler import Item
     from topics.engine.watch import Follower
 
 STRICTNESS: dict[Durability, int] = {"ephemeral": 0, "memory": 1, "disk": 2, "fsync": 3}
 AHEAD = 256
+API, ACK, DEAD_LETTER = 0, 1, 2
+"""What a Delete frame was logged for (06 §4)."""
 
 
 class Lsn(NamedTuple):
@@ -125,13 +129,11 @@ class Topic:
 
     __slots__ = (
         "_ahead", "_ahead_through", "_totals", "base", "bytes", "cap_floor", "caps_due", "checkpointing", "claim",
-        "classes", "config", "config_version", "count", "delete_below", "delete_number", "delete_number_staged",
-        "disturbed", "epoch", "extra", "followers", "framing", "head", "id", "index", "item", "last_consumed_ms",
-        "last_read_ms", "last_ts",
-        "last_write_ms", "line", "marked", "name", "needed", "next_seq", "recovering", "removed", "reservation",
-        "retry", "rewritten_ms", "served",
-        "staged_bytes", "staged_records", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged",
-        "waiters",
+        "claims", "classes", "config", "config_version", "count", "delete_below", "delete_number",
+        "delete_number_staged", "disturbed", "epoch", "extra", "followers", "framing", "head", "id", "index", "item",
+        "last_consumed_ms", "last_read_ms", "last_ts", "last_write_ms", "leases", "line", "marked", "name", "needed",
+        "next_seq", "recovering", "removed", "reservation", "retry", "rewritten_ms", "served", "staged_bytes",
+        "staged_records", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -194,6 +196,10 @@ class Topic:
         """Head of the last delivery; whoever follows live has it as cursor."""
         self.item: Item | None = None
         """Its delivery, once somebody wants one."""
+        self.leases: Leases | None = None
+        """Of a queue, once a job of it was delivered."""
+        self.claims: Claims | None = None
+        """Who waits for jobs of it."""
         self.recovering = False
         self.removed = False
         self.checkpointing = False
@@ -243,12 +249,26 @@ class Topic:
         self._ahead.clear()
         self._ahead_through = 0
 
+    def _leave_ahead(self, seqs: SeqArray) -> None:
+        """A few of the records looked up are gone, the others are still the lowest."""
+        if len(seqs) > AHEAD:
+            self.forget_ahead()
+        elif self._ahead and len(seqs) and int(seqs[0]) <= self._ahead_through:
+            dead = set(seqs.tolist())
+            self._ahead = [one for one in self._ahead if one.seq not in dead]
+
     @property
     def durability(self) -> Durability:
         """The class that a write staged now obeys: the strictest of those in force and in flight [CFG-10]."""
         if not self.classes:
             return self.config.durability
         return max((self.config.durability, *self.classes), key=STRICTNESS.__getitem__)
+
+    @property
+    def keeps_leases(self) -> bool:
+        """Whether it is a queue whose leases survive restarts [QRC-3]."""
+        config = self.config
+        return config.type == "queue" and config.leases_durable and config.durability != "ephemeral"
 
     @property
     def told(self) -> bool:
@@ -335,6 +355,8 @@ class Topic:
             self.config_version = entry.config_version
             if self.index.segments is not None:
                 self.index.segments.told = self.told
+            if self.recovering and not self.keeps_leases:
+                self.leases = None
 
     def _delete(self, entry: control.Delete, at: Lsn | None) -> Removed:
         self.raise_floors(entry.cap_floor, entry.ttl_floor, 1)
@@ -349,20 +371,43 @@ class Topic:
         targets = self.targets(entry)
         if len(targets):
             self.disturbed = max(self.disturbed, int(targets[-1]))
-        self.forget_ahead()
+        self._leave_ahead(targets)
         try:
             removed = self.index.mark_deleted(targets, again=self.recovering)
         except OSError:
+            self.forget_ahead()
             self.retry.append(targets)
             raise
         if not self.recovering:
             self._add(-removed.records, -removed.bytes)
+        if self.leases is not None:
+            self._end_leases(self.leases, entry, targets)
         return removed
+
+    def _end_leases(self, leases: Leases, entry: control.Delete, targets: SeqArray) -> None:
+        """Jobs of a queue are gone: done, or removed under their leases [ACK-4, QOB-3]."""
+        if entry.kind == ACK:
+            leases.done(entry.seqs or ())
+        elif entry.kind == DEAD_LETTER:
+            leases.moved(entry.seqs or ())
+        else:
+            leases.gone(targets.tolist() if len(targets) < len(leases.deliveries) else self._known_among(targets))
+            leases.forget_ahead()
+
+    def _known_among(self, targets: SeqArray) -> list[int]:
+        assert self.leases is not None
+        known = np.fromiter(self.leases.deliveries, np.uint64, len(self.leases.deliveries))
+        return known[np.isin(known, targets)].tolist()  # type: ignore[no-any-return]
+
+    def _pass_floor(self) -> None:
+        if self.leases is not None:
+            self.leases.below(self.floor)
 
     def _delete_below(self, below: int) -> Removed:
         floor = self.floor
         gone = self.index.live(floor, below - 1) if below > floor and not self.recovering else None
         self.delete_below = max(self.delete_below, below)
+        self._pass_floor()
         if gone is None:
             return Removed(0, 0)
         self._add(-gone.records, -gone.bytes)
@@ -405,12 +450,14 @@ class Topic:
         self.cap_floor = max(self.cap_floor, cap_floor)
         self.ttl_floor = max(self.ttl_floor, ttl_floor)
         self.delete_below = max(self.delete_below, delete_below)
+        self._pass_floor()
         if gone is not None:
             self._add(-gone.records, -gone.bytes)
 
     def evict(self, cap_floor: int, records: int, nbytes: int) -> None:
         """Raise the cap floor over live records that the caller has counted [S-260]."""
         self.cap_floor = max(self.cap_floor, cap_floor)
+        self._pass_floor()
         self._add(-records, -nbytes)
 
     def _add(self, records: int, nbytes: int) -> None:
@@ -435,3 +482,6 @@ class Topic:
         found = self.index.live(self.floor, self.head)
         self._add(found.records - self.count, found.bytes - self.bytes)
         self.forget_ahead()
+        if self.leases is not None:
+            seqs = np.sort(np.fromiter(self.leases.deliveries, np.uint64, len(self.leases.deliveries)))
+            self.leases.keep(self.index.live_of(seqs[seqs >= np.uint64(self.floor)]))

@@ -1,0 +1,730 @@
+"""Queues: leased jobs over the records of a topic (04). The rules are in `lease`; `deadletter` moves what is due.
+
+    claim      joins a cohort; a cohort is served by one pass, one pass of a queue after another [A-1, COH-2]
+    ack        takes the leases in hand, then one Delete frame for the call, as durable as the class is [S-273]
+    nack       gives leases up, at once or with a delay
+    extend     sets deadlines
+    leases     lists what is leased and what is delayed [QOB-4]
+    work       a `Worker`: keeps up to `max` leases on one connection and is given jobs as they come (04 §8)
+
+Callback style like the other verbs: `done` is called once, on the owner, with a result of `model` or an exception.
+`Ask.parse` and `Claim.parse` check what needs no state, in the order of [CLM-1] and [ACK-1]; any thread.
+
+For the endpoints. `claim` returns a `Claimer`; a client that goes before the pass calls its `cancel` [COH-5]. A claim
+that waits for its window is in `core.polls`: `Engine.end_waits` serves it at once [API-5].
+
+A work stream is `work(core, name, claim, deliver, ended, done)`: `done` gets the `Worker` or the refusal (400, 404,
+409), all before the stream opens [WRK-1]. From then on `deliver(jobs)` is called with `Job`s whose leases are this
+connection's, and `ended(error)` once, when the topic is gone [WRK-8]. Slots that ack, nack or expiry have freed are
+filled by themselves, with new jobs and with what others gave back [WRK-3]. Output that is full: `worker.pause()`, later
+`worker.resume()`. When the connection ends, for whatever reason, `worker.close()`: what it holds is released [WRK-6].
+
+Leases that survive restarts are synced before the answer; if that fails they are not, and nothing else changes [QRC-5].
+An idle queue has no timer: an alarm is set only while a worker waits and something will expire. Owner only.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from topics.codec import control, envelope, frame
+from topics.engine import deadletter, retention
+from topics.engine.alarms import Alarm
+from topics.engine.core import Core, Outcome, guarded
+from topics.engine.delete import remove_jobs
+from topics.engine.index import Stored
+from topics.engine.lease import DELAY_MS_MAX, Lease, Leases, clamped_ms, deal, lease_number
+from topics.engine.topic import ACK, Topic
+from topics.errors import (
+    BatchTooLarge,
+    CallerError,
+    CommitFailed,
+    NotAQueue,
+    TopicNotFound,
+    TopicsError,
+    WalIo,
+)
+from topics.model import (
+    AckResult,
+    ClaimResult,
+    DelayedJob,
+    ExtendResult,
+    HeldLease,
+    Job,
+    LeasePage,
+    Limits,
+    NackResult,
+    check_u32,
+    check_u64,
+    utf8_bytes,
+)
+from topics.storage.segread import Absent
+
+log = logging.getLogger("topics.engine")
+
+NS_PER_MS: Final = 1_000_000
+FETCH: Final = 256
+"""Jobs read at once."""
+_TOKEN = re.compile(r"lease_([0-9a-f]+)")
+
+Event = tuple[int, control.Lease]
+"""A job's seq, and what happened to it."""
+
+
+def token(id: int) -> str:
+    """A lease's id as it is told [LSE-4]."""
+    return f"lease_{id:x}"
+
+
+def _parse_token(text: object) -> int | None:
+    """The id in a token; None for the empty text, which fences nothing [LSE-8]."""
+    if text == "":
+        return None
+    found = _TOKEN.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise CallerError("lease_ids must hold texts that a claim has given")
+    return int(found[1], 16)
+
+
+class Claim(NamedTuple):
+    """What a claimer asks for."""
+
+    node: str
+    max: int
+    lease_ms: int | None
+
+    @classmethod
+    def parse(cls, node: object, max: object, lease_ms: object, limits: Limits) -> Claim:
+        """Check what needs no topic; `node` itself is judged behind the topic [CLM-1]."""
+        if not isinstance(node, str):
+            raise CallerError("node must be a string")
+        wanted = min(check_u32(max, "max") or 1, limits.max_claim)
+        return cls(node, wanted, None if lease_ms is None else check_u64(lease_ms, "lease_ms"))
+
+
+class Ask(NamedTuple):
+    """Which leases an ack, nack or extend is about."""
+
+    node: str
+    seqs: tuple[int, ...]
+    ids: tuple[int | None, ...]
+    """One per seq; None: not fenced."""
+
+    @classmethod
+    def parse(cls, node: object, seqs: object, lease_ids: object, limits: Limits) -> Ask:
+        """Check a call in the order of [ACK-1]."""
+        if not isinstance(node, str):
+            raise CallerError("node must be a string")
+        listed = tuple(check_u64(seq, "seqs") for seq in _listed(seqs, "seqs"))
+        ids = tuple(map(_parse_token, _listed(() if lease_ids is None else lease_ids, "lease_ids")))
+        if not node:
+            raise CallerError("node must not be empty")
+        if len(listed) > limits.max_claim:
+            raise BatchTooLarge(len(listed), limits.max_claim)
+        if ids and len(ids) != len(listed):
+            raise CallerError(f"{len(ids)} lease_ids for {len(listed)} seqs")
+        return cls(node, listed, ids or (None,) * len(listed))
+
+
+def _listed(value: object, what: str) -> Iterable[object]:
+    if isinstance(value, (str, bytes, dict)) or not isinstance(value, Iterable):
+        raise CallerError(f"{what} must be a list")
+    return value
+
+
+class Claimer:
+    """One who waits for jobs: a claim, or the refill of a worker."""
+
+    def __init__(self, claim: Claim, done: Outcome) -> None:
+        self.claim = claim
+        self.holder: Worker | None = None
+        self.cancelled = False
+        self._done = done
+
+    @property
+    def wants(self) -> int:
+        """How many jobs, at the time of the pass."""
+        return 0 if self.cancelled else self.claim.max
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more: the pass leaves it out [COH-5]."""
+        self.cancelled = True
+
+    def answer(self, outcome: ClaimResult | Exception) -> None:
+        """What came of it."""
+        if not self.cancelled:
+            self._done(outcome)
+
+    def left_out(self) -> None:
+        """A pass found that it wants nothing any more."""
+
+    def again(self, core: Core, name: str) -> None:
+        """The topic is another one, or none, by now [COH-5]."""
+        core.with_topic(name, lambda topic: _join(core, topic, self), self.answer)
+
+
+class Claims:
+    """Who waits for jobs of a queue. Invariant: one pass at a time; later cohorts wait in line."""
+
+    def __init__(self, core: Core, topic: Topic) -> None:
+        self.cohort: list[Claimer] | None = None
+        """Those that wait for the window to end."""
+        self.line: deque[list[Claimer]] = deque()
+        self.workers: dict[Worker, None] = {}
+        """In the order they came."""
+        self._core = core
+        self._topic = topic
+        self._passing = False
+        self._running = False
+        self._stirred = False
+        self._alarm: Alarm | None = None
+        self._alarm_ms = 0
+
+    # -- cohorts -------------------------------------------------------------------------------------------------------
+
+    def join(self, claimers: list[Claimer]) -> None:
+        """Wait for the window, or be served at once where there is none [COH-1, COH-2]."""
+        window = self._topic.config.claim_jitter_ms
+        if not window:
+            self._enqueue(claimers)
+        elif self.cohort is not None:
+            self.cohort += claimers
+        else:
+            self._open(claimers, window)
+
+    def _open(self, claimers: list[Claimer], window_ms: int) -> None:
+        core, key = self._core, object()
+        cohort = self.cohort = list(claimers)
+
+        def close() -> None:
+            alarm.cancel()
+            core.polls.pop(key, None)
+            self.cohort = None
+            self._enqueue(cohort)
+
+        alarm = core.alarms.at(core.clock.monotonic_ns() + window_ms * NS_PER_MS, close)
+        core.polls[key] = close
+
+    def _enqueue(self, cohort: list[Claimer]) -> None:
+        self.line.append(cohort)
+        self._run()
+
+    def _run(self) -> None:
+        """One pass after another, as long as none of them has to wait."""
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self.line and not self._passing:
+                self._passing = True
+                self._begin(self.line.popleft())
+        finally:
+            self._running = False
+
+    def _begin(self, cohort: list[Claimer]) -> None:
+        core, topic = self._core, self._topic
+
+        def go_on() -> None:
+            if core.names.get(topic.name) is topic:
+                answer = _hand_out(core, topic, self._wanting(cohort))
+            else:
+                answer = partial(_again, core, topic.name, cohort)
+            self._over(answer)
+
+        def fail(error: Exception) -> None:
+            self._over(partial(_tell, [(one, error) for one in cohort]))
+
+        guarded(lambda: _up_to_date(core, topic, go_on, fail), fail)
+
+    def _wanting(self, cohort: list[Claimer]) -> list[Claimer]:
+        wanting = []
+        for one in cohort:
+            if one.wants > 0:
+                wanting.append(one)
+            else:
+                one.left_out()
+        return wanting
+
+    def _over(self, answer: Callable[[], None]) -> None:
+        """The pass is decided and its leases are in force; the next one need not wait for the answers."""
+        self._passing = False
+        answer()
+        self._run()
+        self.watch()
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def stir(self) -> None:
+        """Something happened that may let a worker have a job: new jobs, free slots, jobs given back."""
+        if self.workers and not self._stirred:
+            self._stirred = True
+            self._core.owner.soon(self._feed)
+
+    def _feed(self) -> None:
+        """Let workers with free slots claim, all of them together; the rest of the time is the alarm's."""
+        self._stirred = False
+        core, topic = self._core, self._topic
+        if topic.removed:
+            workers, self.workers = list(self.workers), {}
+            for worker in workers:
+                worker.end(TopicNotFound(topic.name))
+            return
+        leases_of(topic).expire(core.clock.now_ms())
+        hungry = [worker for worker in self.workers if worker.refill.wants > 0 and not worker.refilling]
+        if hungry and _ready(topic):
+            for worker in hungry:
+                worker.refilling = True
+            self.join([worker.refill for worker in hungry])
+        self.watch()
+
+    def watch(self) -> None:
+        """Ring when the next lease expires or the next delay is over, while there is a worker [WRK-3]."""
+        core, leases = self._core, self._topic.leases
+        when = leases.next_change_ms() if self.workers and leases is not None else None
+        if self._alarm is not None and when == self._alarm_ms and self._alarm.call is not None:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if when is not None:
+            wait_ns = max(when - core.clock.now_ms(), 0) * NS_PER_MS
+            self._alarm = core.alarms.at(core.clock.monotonic_ns() + wait_ns, self.stir)
+            self._alarm_ms = when
+
+
+class Worker:
+    """A work stream: one connection, its free slots and the leases that were delivered on it (04 §8)."""
+
+    def __init__(
+        self,
+        core: Core,
+        topic: Topic,
+        claim: Claim,
+        deliver: Callable[[Sequence[Job]], None],
+        ended: Callable[[TopicsError], None],
+    ) -> None:
+        self.held: dict[int, Lease] = {}
+        """By seq; what is acked, nacked or expired leaves at once."""
+        self.refilling = False
+        """It waits for a pass."""
+        self.paused = self.closed = False
+        self.refill = _Refill(self, claim)
+        self.deliver = deliver
+        self._core = core
+        self._topic = topic
+        self._ended = ended
+
+    @property
+    def free(self) -> int:
+        """Slots that a pass may fill."""
+        return 0 if self.paused or self.closed else max(self.refill.claim.max - len(self.held), 0)
+
+    def pause(self) -> None:
+        """Its output is full: no more jobs for now."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """There is room again."""
+        self.paused = False
+        claims_of(self._core, self._topic).stir()
+
+    def close(self) -> None:
+        """The connection ended: give back what was delivered on it and is still active [WRK-6]; again is fine."""
+        if self.closed:
+            return
+        self.closed = True
+        claims_of(self._core, self._topic).workers.pop(self, None)
+        release(self._core, self._topic, list(self.held.values()))
+
+    def end(self, error: TopicsError) -> None:
+        """The topic is gone [WRK-8]."""
+        if not self.closed:
+            self.closed = True
+            self._ended(error)
+
+
+class _Refill(Claimer):
+    """The claim of a worker's free slots."""
+
+    def __init__(self, worker: Worker, claim: Claim) -> None:
+        super().__init__(claim, lambda outcome: None)
+        self.holder = self._worker = worker
+
+    @property
+    def wants(self) -> int:
+        return self._worker.free
+
+    def answer(self, outcome: ClaimResult | Exception) -> None:
+        worker = self._worker
+        worker.refilling = False
+        if isinstance(outcome, Exception):
+            log.warning("a work stream got no jobs: %s", outcome)
+        elif outcome.jobs and worker.closed:
+            release(worker._core, worker._topic, list(worker.held.values()))
+        elif outcome.jobs:
+            worker.deliver(outcome.jobs)
+            if worker.free:
+                claims_of(worker._core, worker._topic).stir()
+
+    def left_out(self) -> None:
+        self._worker.refilling = False
+
+    def again(self, core: Core, name: str) -> None:
+        self._worker.refilling = False
+
+
+def _tell(answers: Iterable[tuple[Claimer, ClaimResult | Exception]]) -> None:
+    """It is decided: what one claimer does with its answer is no other's trouble."""
+    for claimer, outcome in answers:
+        try:
+            claimer.answer(outcome)
+        except Exception:
+            log.exception("answering a claim")
+
+
+def _again(core: Core, name: str, cohort: Iterable[Claimer]) -> None:
+    for one in cohort:
+        one.again(core, name)
+
+
+# -- the verbs ---------------------------------------------------------------------------------------------------------
+
+
+def claim(core: Core, name: str, asked: Claim, done: Outcome) -> Claimer:
+    """Claim jobs; answers a `ClaimResult`."""
+    claimer = Claimer(asked, done)
+    core.with_topic(name, lambda topic: _join(core, topic, claimer), done)
+    return claimer
+
+
+def _join(core: Core, topic: Topic, claimer: Claimer) -> None:
+    _check_queue(topic)
+    check_node(claimer.claim.node, core.limits)
+    claims_of(core, topic).join([claimer])
+
+
+def work(
+    core: Core,
+    name: str,
+    asked: Claim,
+    deliver: Callable[[Sequence[Job]], None],
+    ended: Callable[[TopicsError], None],
+    done: Outcome,
+) -> None:
+    """Open a work stream; answers a `Worker`. See the module docstring."""
+
+    def found(topic: Topic) -> None:
+        _check_queue(topic)
+        worker = Worker(core, topic, asked, deliver, ended)
+        claims = claims_of(core, topic)
+        claims.workers[worker] = None
+        done(worker)
+        claims.stir()
+
+    def open_stream() -> None:
+        check_node(asked.node, core.limits)
+        core.with_topic(name, found, done)
+
+    guarded(open_stream, done)
+
+
+def ack(core: Core, name: str, asked: Ask, done: Outcome) -> None:
+    """Delete jobs for good; answers an `AckResult` [ACK-2]."""
+
+    def go_on(topic: Topic, leases: Leases, now: int) -> None:
+        held, skipped = _find(leases, asked)
+        if not held:
+            done(_acked(core, topic, 0, skipped))
+            return
+        seqs = [lease.seq for lease in held]
+        for lease in held:
+            leases.begin_ack(lease)
+
+        def fail(error: TopicsError) -> None:
+            # What was refused before it was begun is as it was; a commit that failed gives the jobs back [ACK-5].
+            (leases.ack_failed if isinstance(error, (CommitFailed, WalIo)) else leases.ack_refused)(seqs)
+            claims_of(core, topic).stir()
+            done(error)
+
+        remove_jobs(core, topic, seqs, ACK, lambda: done(_acked(core, topic, len(seqs), skipped)), fail)
+
+    _with_leases(core, name, go_on, done)
+
+
+def nack(core: Core, name: str, asked: Ask, delay_ms: int, done: Outcome) -> None:
+    """Give jobs back, at once or in a while; answers a `NackResult`."""
+    delay = min(delay_ms, DELAY_MS_MAX)
+
+    def go_on(topic: Topic, leases: Leases, now: int) -> None:
+        held, skipped = _find(leases, asked)
+        events = [(lease.seq, leases.release(lease, now + delay if delay else 0)) for lease in held]
+        claims_of(core, topic).stir()
+
+        def answer() -> None:
+            counts = counters(topic, core.clock.now_ms())
+            done(NackResult(len(held), skipped, counts.ready, counts.in_flight))
+
+        _log(core, topic, events, answer)
+
+    _with_leases(core, name, go_on, done)
+
+
+def extend(core: Core, name: str, asked: Ask, lease_ms: int, done: Outcome) -> None:
+    """Set the deadlines of leases; answers an `ExtendResult`."""
+
+    def go_on(topic: Topic, leases: Leases, now: int) -> None:
+        held, skipped = _find(leases, asked)
+        deadline = now + clamped_ms(lease_ms, lease_ms)
+        events = [(lease.seq, leases.extend(lease, deadline)) for lease in held]
+        result = ExtendResult(len(held), skipped, {lease.seq: deadline for lease in held})
+        _log(core, topic, events, lambda: done(result))
+
+    _with_leases(core, name, go_on, done)
+
+
+def leases(core: Core, name: str, after: int, count: int, done: Outcome) -> None:
+    """What is leased and what is delayed, by seq; answers a `LeasePage` [QOB-4]."""
+
+    def go_on(topic: Topic, found: Leases, now: int) -> None:
+        seqs = list(found.page(after, count + 1))
+        chosen = seqs[:count]
+        held = [
+            HeldLease(seq, lease.node, token(lease.id), lease.deadline_ms, found.deliveries[seq])
+            for seq in chosen
+            if (lease := found.held.get(seq)) is not None
+        ]
+        delayed = [DelayedJob(seq, found.delayed[seq]) for seq in chosen if seq in found.delayed]
+        done(LeasePage(held, delayed, chosen[-1] if len(seqs) > count else None))
+
+    _with_leases(core, name, go_on, done)
+
+
+def release(core: Core, topic: Topic, held: Sequence[Lease]) -> None:
+    """Give leases up that are still active: jobs are to be had again at once [WRK-6]."""
+    leases = topic.leases
+    if leases is None or topic.removed:
+        return
+    leases.expire(core.clock.now_ms())
+    active = [lease for lease in held if leases.held.get(lease.seq) is lease and not lease.acking]
+    events = [(lease.seq, leases.release(lease)) for lease in active]
+    claims_of(core, topic).stir()
+    _log(core, topic, events, lambda: None)
+
+
+# -- what they share ---------------------------------------------------------------------------------------------------
+
+
+class Counters(NamedTuple):
+    """Jobs of a queue, by state [QOB-1]."""
+
+    ready: int
+    in_flight: int
+    delayed: int
+    dead_lettered: int
+
+
+def counters(topic: Topic, now_ms: int) -> Counters:
+    """The state of a queue at an instant: `count` of the topic is the sum of the first three."""
+    leases = topic.leases
+    if leases is None:
+        return Counters(topic.count, 0, 0, 0)
+    leases.expire(now_ms)
+    delayed = len(leases.delayed)
+    return Counters(topic.count - leases.in_flight - delayed, leases.in_flight, delayed, leases.dead_lettered)
+
+
+def _ready(topic: Topic) -> int:
+    leases = leases_of(topic)
+    return topic.count - leases.in_flight - len(leases.delayed)
+
+
+def leases_of(topic: Topic) -> Leases:
+    """The leases of a queue, from its first call on."""
+    if topic.leases is None:
+        topic.leases = Leases()
+    if topic.leases.on_end is not _freed:
+        topic.leases.on_end = _freed
+    return topic.leases
+
+
+def claims_of(core: Core, topic: Topic) -> Claims:
+    """Who waits for jobs of a queue."""
+    if topic.claims is None:
+        topic.claims = Claims(core, topic)
+    return topic.claims
+
+
+def _freed(lease: Lease) -> None:
+    """A lease is over: a slot of its worker is free."""
+    worker = lease.holder
+    if isinstance(worker, Worker) and worker.held.get(lease.seq) is lease:
+        del worker.held[lease.seq]
+        claims_of(worker._core, worker._topic).stir()
+
+
+def check_node(node: str, limits: Limits) -> None:
+    """A claimer has a name of 1 to 128 bytes [CLM-1]."""
+    if not 1 <= utf8_bytes(node, "node") <= limits.max_node_bytes:
+        raise CallerError(f"node must have 1 to {limits.max_node_bytes} bytes")
+
+
+def _check_queue(topic: Topic) -> None:
+    if topic.config.type != "queue":
+        raise NotAQueue(topic.name)
+
+
+def _up_to_date(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) -> None:
+    """What every call begins with: retention, so that no expired job is claimed or counted [CLM-2, TTL-2]."""
+    retention.catch_up(core, topic)
+    retention.expire(core, topic, then, done)
+
+
+def _with_leases(core: Core, name: str, then: Callable[[Topic, Leases, int], None], done: Outcome) -> None:
+    """Go on with the leases of a queue as they are at this instant."""
+
+    def found(topic: Topic) -> None:
+        _check_queue(topic)
+
+        def go_on() -> None:
+            if core.names.get(name) is not topic:
+                _with_leases(core, name, then, done)
+                return
+            now, leases = core.clock.now_ms(), leases_of(topic)
+            leases.expire(now)
+            then(topic, leases, now)
+
+        _up_to_date(core, topic, go_on, done)
+
+    core.with_topic(name, found, done)
+
+
+def _find(leases: Leases, asked: Ask) -> tuple[list[Lease], list[int]]:
+    """The active leases that a call names, and the seqs that have none, in the order of the call [ACK-3]."""
+    held: dict[int, Lease] = {}
+    skipped = []
+    for seq, id in zip(asked.seqs, asked.ids, strict=True):
+        lease = None if seq in held else leases.find(seq, asked.node, id)
+        if lease is None:
+            skipped.append(seq)
+        else:
+            held[seq] = lease
+    return list(held.values()), skipped
+
+
+def _acked(core: Core, topic: Topic, acked: int, skipped: Sequence[int]) -> AckResult:
+    counts = counters(topic, core.clock.now_ms())
+    return AckResult(acked, skipped, counts.ready, counts.in_flight)
+
+
+def _log(core: Core, topic: Topic, events: Sequence[Event], then: Callable[[], None]) -> None:
+    """Log lease events where they survive restarts, and go on when they are synced, or cannot be [QRC-3, QRC-5]."""
+    if not events or core.wal is None or not topic.keeps_leases:
+        then()
+        return
+    now, last = core.clock.now_ms(), len(events) - 1
+    frames = b"".join(
+        frame.encode_control(event, topic.id, now, seq=seq, durable=True, more=at < last)
+        for at, (seq, event) in enumerate(events)
+    )
+
+    def logged(outcome: object) -> None:
+        if isinstance(outcome, TopicsError):
+            log.warning("topic %r: leases will not survive a restart: %s", topic.name, outcome)
+        then()
+
+    try:
+        core.submit(topic.id, frames, len(events), logged, durable=True)
+    except TopicsError as error:
+        logged(error)
+
+
+# -- a pass ------------------------------------------------------------------------------------------------------------
+
+
+def _hand_out(core: Core, topic: Topic, cohort: Sequence[Claimer]) -> Callable[[], None]:
+    """One pass [CLM-2]: deal jobs to a cohort, have dead letters moved. What it returns answers, or lets answer."""
+    now, leases, config = core.clock.now_ms(), leases_of(topic), topic.config
+    leases.expire(now)
+    leases.limit(config.max_deliveries if config.dead_letter is not None else 0)
+    wants = [one.wants for one in cohort]
+    hands = deal(_choose(core, topic, leases, sum(wants), len(cohort)), wants)
+    events: list[Event] = []
+    jobs = []
+    for claimer, hand in zip(cohort, hands, strict=True):
+        deadline = now + clamped_ms(claimer.claim.lease_ms, config.lease_ms)
+        jobs.append([_deliver(core, leases, claimer, stored, deadline, events) for stored in hand])
+    due = leases.take_due(core.limits.max_claim)
+
+    def answer() -> None:
+        ready = counters(topic, core.clock.now_ms()).ready
+        results = [ClaimResult(sorted(taken, key=lambda job: job.seq), ready) for taken in jobs]
+        _tell(zip(cohort, results, strict=True))
+
+    def go_on() -> None:
+        left = 2
+
+        def one_done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                answer()
+
+        _log(core, topic, events, one_done)
+        deadletter.move(core, topic, due, one_done)
+
+    return go_on
+
+
+def _choose(core: Core, topic: Topic, leases: Leases, count: int, claimers: int) -> list[Stored]:
+    """The frames of the next jobs, bounded in bytes as reads are; what cannot be read now is left for later passes."""
+
+    def look(after: int, many: int) -> list[int]:
+        return topic.index.live_from(max(after + 1, topic.floor), topic.head, many)
+
+    budget = core.limits.max_read_bytes * claimers
+    taken: list[Stored] = []
+    unreadable: list[int] = []
+    while len(taken) < count and budget > 0:
+        seqs = leases.choose(min(count - len(taken), FETCH), look)
+        if not seqs:
+            break
+        try:
+            frames = dict(zip(sorted(seqs), topic.index.frames(sorted(seqs)), strict=True))
+        except OSError:
+            leases.put_back(sorted((*(one.seq for one in taken), *unreadable, *seqs)))
+            raise
+        for at, seq in enumerate(seqs):
+            stored = frames[seq]
+            if isinstance(stored, Absent):
+                unreadable.append(seq)
+                continue
+            if budget <= 0:
+                leases.put_back(seqs[at:])
+                break
+            taken.append(stored)
+            budget -= len(stored.data)
+    for seq in unreadable:
+        leases.set_aside(seq)
+    return taken
+
+
+def _deliver(
+    core: Core, leases: Leases, claimer: Claimer, stored: Stored, deadline_ms: int, events: list[Event]
+) -> Job:
+    """Lease a job to a claimer [CLM-3]."""
+    core.deliveries += 1
+    id, seq = lease_number(core.run, core.deliveries), stored.seq
+    event = leases.claim(seq, claimer.claim.node, id, deadline_ms, claimer.holder)
+    events.append((seq, event))
+    if claimer.holder is not None:
+        claimer.holder.held[seq] = leases.held[seq]
+    data, meta = envelope.parts(stored.data)
+    return Job(
+        seq=seq, lease_id=token(id), deadline=deadline_ms, ts=stored.ts, deliveries=event.deliveries,
+        tag=None if stored.tag is None else stored.tag.decode(), raw_data=data, raw_meta=meta,
+    )  # fmt: skip

@@ -1,8 +1,9 @@
 """The oracle for the engine: what every topic must show, now and after a restart (01, 06 §19, 13 §3).
 
-    View    what a topic shows through the API: head, floor, hole runs, live records, configuration
+    View    what a topic shows through the API: head, floor, hole runs, live records, configuration, leases
     State   what a topic is after some events of its log: a list of records, two loss marks, holes, keys, producers
     Topic   one instance: `base` (no crash takes it back), the `events` behind it, `live` (what a reader sees now)
+    Jobs    of a queue: who holds what, and how often it was delivered, as far as that is certain
     Store   the topics by name, with creations and deletions under way
 
 All frames of a topic lie in one log in order, so a restart must show the state after some *prefix* of its events:
@@ -62,6 +63,90 @@ class Run(NamedTuple):
     reason: str
 
 
+class Held(NamedTuple):
+    """A lease [LSE-1]."""
+
+    seq: int
+    node: str
+    id: str
+    deadline: int
+    deliveries: int
+
+
+class Jobs:
+    """What is certain about the jobs of a queue. A seq in `unsure` may be leased or not, and was delivered any number
+    of times: a call about it failed, or the configuration changed what is kept of leases.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[int, Held] = {}
+        self.deliveries: dict[int, int] = {}
+        self.unsure: set[int] = set()
+        self.claiming: str | None = None
+        """The node of a claim under way: it may have got anything that is free."""
+
+    def copy(self) -> Jobs:
+        twin = Jobs()
+        twin.held, twin.deliveries, twin.unsure = dict(self.held), dict(self.deliveries), set(self.unsure)
+        return twin
+
+    def doubt(self, seqs: Iterable[int]) -> None:
+        """Nothing is certain about them any more."""
+        for seq in list(seqs):
+            self.unsure.add(seq)
+            self.held.pop(seq, None)
+            self.deliveries.pop(seq, None)
+
+    def claimed(self, lease: Held) -> None:
+        """The job was handed out, and the caller knows."""
+        self.unsure.discard(lease.seq)
+        self.held[lease.seq] = lease
+        self.deliveries[lease.seq] = lease.deliveries
+
+    def released(self, seqs: Iterable[int]) -> None:
+        """The leases are over, the counters stay [NAK-2]."""
+        for seq in seqs:
+            self.held.pop(seq, None)
+
+    def is_held(self, seq: int, now: int) -> bool:
+        """Whether a lease is active [LSE-2]."""
+        return seq in self.held and self.held[seq].deadline >= now
+
+    def show(self, view: View, latest: int) -> None:
+        """Hold the leases that are shown against those that must be there [QRC-2, QRC-3]."""
+        live = {rec.seq for rec in view.records}
+        # Of what had expired before the clock went back, nobody knows whether it was noticed.
+        sure = {seq: one for seq, one in self.held.items() if seq in live and one.deadline >= latest}
+        shown = {one.seq: one for one in view.leases if one.seq not in self.unsure}
+        for seq, one in sure.items():
+            if shown.get(seq) != one:
+                raise Violation(f"{one} must be there, {shown.get(seq)} is [QRC-3]")
+        for seq, one in shown.items():
+            if seq not in live:
+                raise Violation(f"{one} is of a job that is gone [QOB-3]")
+            if seq not in sure and one.node != self.claiming and one != self.held.get(seq):
+                raise Violation(f"{one} is there, and nobody was told of it")
+
+    def after_restart(self, view: View, *, kept: bool) -> Jobs:
+        """What is certain behind a restart: leases as they are shown, counters of what lives, if they are kept."""
+        after = Jobs()
+        live = {rec.seq for rec in view.records}
+        if kept:
+            after.deliveries = {seq: count for seq, count in self.deliveries.items() if seq in live}
+            after.unsure = {seq for seq in self.unsure if seq in live}
+            if self.claiming is not None:
+                after.unsure |= live
+                after.deliveries = {}
+        for one in view.leases:
+            after.claimed(one)
+        return after
+
+
+def keeps_leases(config: TopicConfig) -> bool:
+    """Whether leases survive a restart [QRC-3]."""
+    return config.type == "queue" and config.leases_durable and config.durability != "ephemeral"
+
+
 def merged(runs: Iterable[Run], floor: int) -> tuple[Run, ...]:
     """Hole runs as a reader sees them: at or above the floor, neighbours of one reason joined."""
     found: list[Run] = []
@@ -84,6 +169,8 @@ class View(NamedTuple):
     """`evict_floor` [FLR-2]: a reader from 0 is told of everything below it."""
     runs: tuple[Run, ...]
     records: tuple[Rec, ...]
+    leases: tuple[Held, ...] = ()
+    """Of a queue, by seq."""
 
     @property
     def earliest(self) -> int:
@@ -342,6 +429,7 @@ class Topic:
         """Whether a reservation of seqs may be open on disk [A-2]."""
         self.mixed = False
         """Whether records were in memory only: they count towards caps, and no restart finds them again [CFG-10]."""
+        self.jobs = Jobs()
         self.evicted: dict[int, Rec] = {}
         """What caps have taken since, and nobody has seen gone: the log tells of it before anybody does [DUR-12]."""
 
@@ -448,13 +536,14 @@ class Topic:
             self.base.lose(view.floor - 1)
         self._see_evicted(view.floor)
         self._take_failed_deletes(live, {rec.seq for rec in view.records})
-        must = live.view()
+        must = live.view()._replace(leases=view.leases)
         for rec in view.records:
             if rec.seq not in live.records or not live.records[rec.seq].shows(rec):
                 raise Violation(f"{_show(rec)} is shown, which is {_why_not(self, rec)}")
         if view != must._replace(records=view.records) or len(view.records) != len(must.records):
             raise Violation(f"shown {_outline(view)}, but it must be {_outline(must)}")
         live.records = {rec.seq: rec for rec in view.records}
+        self.jobs.show(view, latest)
 
     def show_rest(self, view: View) -> None:
         """The same where the disk took records from a running engine: what it shows is true, what it misses is told."""
@@ -503,7 +592,11 @@ class Topic:
         for state, lost in reversed(candidates):
             differs = self._differs(view, state, lost, rules)
             if not differs:
-                return self._adopted(state, view)
+                kept = keeps_leases(view.config)
+                (self.jobs if kept else Jobs()).show(view, rules.latest)
+                adopted = self._adopted(state, view)
+                adopted.jobs = self.jobs.after_restart(view, kept=kept)
+                return adopted
             why.append(f"without {lost}: {differs}" if lost else differs)
         raise Violation(f"after a {rules.how} no prefix of the log explains {_outline(view)}; {'; '.join(why[:4])}")
 

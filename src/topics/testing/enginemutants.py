@@ -20,7 +20,7 @@ from msgspec import structs
 
 from topics.codec import control, frame
 from topics.codec import segment as codec
-from topics.engine import checkpoint, lifecycle, reclaim, recover, rederive, retention
+from topics.engine import checkpoint, lifecycle, queue, reclaim, recover, rederive, retention
 from topics.engine import delete as deleting
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.core import Core
@@ -28,6 +28,7 @@ from topics.engine.dedupe import IdempotencyKeys, Producers
 from topics.engine.delete import Removal
 from topics.engine.engine import Engine
 from topics.engine.index import Index
+from topics.engine.lease import Leases
 from topics.engine.recover import Recovery
 from topics.engine.rederive import RouterReplay
 from topics.engine.reserve import Reservation
@@ -457,6 +458,33 @@ def _never(right: Any) -> Any:
     return lambda *args: False
 
 
+def _lease_unsynced(right: Any) -> Any:
+    def log(core: Core, topic: EngineTopic, events: Sequence[Any], then: Callable[[], None]) -> None:
+        with mock.patch.object(core, "submit", partial(_unsynced, core.submit)):
+            right(core, topic, events, then)
+
+    return log
+
+
+def _unsynced(submit: Any, topic_id: int, frames: bytes, count: int, done: Any, durable: bool) -> None:
+    submit(topic_id, frames, count, done, durable=False)
+
+
+def _leases_forgotten(right: Any) -> Any:
+    return lambda state: Leases()
+
+
+def _not_removed(right: Any) -> Any:
+    return lambda core, topic, seqs, kind, then, fail: then()
+
+
+def _held_too(right: Any) -> Any:
+    def choose(self: Leases, count: int, look: Any) -> list[int]:
+        return right(self, count, look) or sorted(self.held)[:count]
+
+    return choose
+
+
 # -- routers ---------------------------------------------------------------------------------------------------------
 
 
@@ -594,6 +622,16 @@ MUTANTS: tuple[EngineMutant, ...] = (
     _bug("holes below a prefix delete are dropped with their segment [S-125]",
          reclaim, "_has_holes", _never,
          _ops("append_disk crash_reopen append_disk checkpoint delete_all tick", 0, segment_max_events=1)),
+    _bug("lease events are not replayed [QRC-3]",
+         Recovery, "_lease", _nothing, _ops("claim", 0), _ops("claim claim claim ack", 0)),
+    _bug("lease events are not synced [QRC-3]",
+         queue, "_log", _lease_unsynced, _ops("claim", 0), _ops("claim claim claim ack", 0)),
+    _bug("a snapshot forgets leases [QRC-3]",
+         Leases, "restored", _leases_forgotten, _ops("claim snapshot", 0), _ops("claim claim snapshot", 1)),
+    _bug("an ack leaves the record where it is [ACK-2]",
+         queue, "remove_jobs", _not_removed, _ops("ack", 0), _ops("claim ack ack", 1)),
+    _bug("a job is handed out to a second worker [LSE-5]",
+         Leases, "choose", _held_too, _ops("claim claim", 0), _ops("claim claim claim", 1)),
     _bug("a rewrite drops a live record [S-281]",
          rewriting, "_without_deleted", _live_record_dropped, _ops("rewrite append_fsync", 0)),
     _bug("a rewrite unlinks the old data before the .idx is switched [S-281]",

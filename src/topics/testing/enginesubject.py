@@ -45,7 +45,9 @@ from topics.testing.enginemodel import (
     Change,
     Entry,
     Event,
+    Held,
     How,
+    Jobs,
     Rec,
     Rules,
     Run,
@@ -78,6 +80,8 @@ ZOO: dict[str, dict[str, Any]] = {
     "mixed": {"durability": "memory", "ttl_ms": 8000, "cap_records": 6},
     "churn": {"durability": "fsync"},
     SOURCE: {},
+    "jobs": {"type": "queue", "durability": "fsync", "leases_durable": True, "lease_ms": 4000},
+    "loose": {"type": "queue", "lease_ms": 4000},
 }
 """The topics of a run, created when first written to."""
 
@@ -89,6 +93,8 @@ OPS = (
     "append_capped",
     "delete_tag",
     "delete_before",
+    "claim",
+    "ack",
     "configure",
     "churn",
     "tick",
@@ -109,6 +115,9 @@ MORE = (
     "append_producer",
     "append_reject",
     "append_ttl",
+    "append_jobs",
+    "nack",
+    "extend",
     "retry",
     "delete_seqs",
     "delete_all",
@@ -158,7 +167,8 @@ def observe(engine: Engine, name: str, rng: random.Random | None, *, loose: bool
         if page.next_from_seq <= cursor:
             raise Violation(f"{name}: a reader at {cursor} is sent to {page.next_from_seq} [INV-10]")
         cursor = page.next_from_seq
-    view = View(state.config, state.head_seq, floor, merged(runs, floor), tuple(recs))
+    leases = _leases(engine, name) if state.config.type == "queue" else ()
+    view = View(state.config, state.head_seq, floor, merged(runs, floor), tuple(recs), leases)
     if not loose:
         says = (state.earliest_seq, state.count, state.bytes)
         if says != view.numbers:
@@ -168,6 +178,18 @@ def observe(engine: Engine, name: str, rng: random.Random | None, *, loose: bool
         for from_seq in _cursors(view, rng):
             _read_agrees(engine, name, view, from_seq, rng)
     return view
+
+
+def _leases(engine: Engine, name: str) -> tuple[Held, ...]:
+    """The leases of a queue; its counters must agree with them and with its records [QOB-1]."""
+    state, page = engine.state(name), engine.leases(name, page_size=1 << 20)
+    assert state.queue is not None
+    counts = (state.queue["ready"], state.queue["in_flight"], state.queue["delayed"])
+    if sum(counts) != state.count or counts[1:] != (len(page.leases), len(page.delayed)):
+        raise Violation(
+            f"{name}: {state.count} jobs are counted as {state.queue}, {len(page.leases)} are leased [QOB-1]"
+        )
+    return tuple(Held(one.seq, one.node, one.lease_id, one.deadline, one.deliveries) for one in page.leases)
 
 
 def _rec(record: Record) -> Rec:
@@ -303,6 +325,8 @@ class Session:
         else:
             self._age(topic)
         change = Change(topic.live, config=wanted) if topic is not None and topic.live.config != wanted else None
+        if topic is not None and change is not None:
+            topic.jobs.doubt(topic.live.records)
         if topic is not None and change is not None:
             topic.stage(change)
         try:
@@ -462,6 +486,84 @@ class Session:
         says = (result.deleted, result.head_seq, result.earliest_seq, result.count, result.bytes)
         if says != must and not fuzzy and self.well:
             raise Violation(f"delete({name!r}, {selector}, {dry_run=}) answered {says}, not {must} [DEL-7, DEL-10]")
+
+    def claim(self, name: str, node: str, max: int, lease_ms: int) -> None:
+        """Claim jobs; none that is leased, none that is gone, each counted, all there is [CLM-2 … CLM-7]."""
+        topic = self.store.topic(name)
+        assert topic is not None
+        self._age(topic)
+        jobs, live, now = topic.jobs, topic.live, self._now()
+        jobs.claiming = node
+        kept = self.well
+        try:
+            result = self.engine.claim(name, node, max, lease_ms)
+        except TopicsError as error:
+            self._blame(error, f"claim({name!r})")
+            jobs.doubt(live.records)
+            jobs.claiming = None
+            return
+        jobs.claiming = None
+        self._blind_claim(topic, len(result.jobs), max, now)
+        for job in result.jobs:
+            rec, count = live.records.get(job.seq), jobs.deliveries.get(job.seq, 0) + 1
+            if rec is None or (rec.data, rec.meta, rec.tag) != (job.raw_data, job.raw_meta, job.tag):
+                raise Violation(f"{name}: {job} was claimed, {rec} is there")
+            if jobs.is_held(job.seq, self.latest) or (job.seq not in jobs.unsure and job.deliveries != count):
+                raise Violation(
+                    f"{name}: {job} was claimed; {jobs.held.get(job.seq)}, delivered {count - 1} times [LSE-5]"
+                )
+            jobs.claimed(Held(job.seq, node, job.lease_id, now + lease_ms, job.deliveries))
+        if not kept or not self.well or self.lied():
+            # Its event may not have been logged: then a restart forgets it [QRC-5].
+            jobs.doubt([job.seq for job in result.jobs])
+
+    def _blind_claim(self, topic: Topic, got: int, max: int, now: int) -> None:
+        """No job is held back from whoever asks for it [CLM-4]."""
+        jobs, live = topic.jobs, topic.live.records
+        free = sum(not jobs.is_held(seq, now) for seq in live if seq not in jobs.unsure)
+        steady = now == self.latest and self.well and not self._excused() and not self.lied()
+        if got > max or (steady and got < min(max, free)):
+            raise Violation(f"{got} jobs of {max} were given, {free} were free")
+
+    def settle_jobs(self, call: str, name: str, node: str, seqs: Sequence[int], *, fenced: bool) -> None:
+        """Ack, nack or extend jobs that the model knows to be held, or not [ACK-3]."""
+        topic = self.store.topic(name)
+        assert topic is not None
+        self._age(topic)
+        live, now = topic.live, self._now()
+        asked = [seq for seq in seqs if seq not in live.records or self._is_clear(topic.jobs, seq)]
+        held = {seq: topic.jobs.held[seq] for seq in asked if seq in live.records and seq in topic.jobs.held}
+        mine = [seq for seq, one in held.items() if one.node == node]
+        ids = [held[seq].id if seq in held else "lease_0" for seq in asked] if fenced else []
+        event = Change(live, seqs=mine)
+        if call == "ack":
+            topic.stage(event)
+        after = topic.jobs.copy()
+        topic.jobs.doubt(asked)
+        try:
+            more = {"lease_ms": 9000} if call == "extend" else {}
+            result = getattr(self.engine, call)(name, node, asked, ids, **more)
+        except TopicsError as error:
+            self._blame(error, f"{call}({name!r})")
+            return
+        done = [seq for seq in asked if seq not in result.skipped and seq in live.records]
+        if done != mine:
+            raise Violation(f"{call} of {asked} by {node!r} did {done}, {mine} were its own [ACK-3]")
+        topic.jobs = after
+        if call == "ack":
+            after.doubt(mine)
+            self._acknowledged(topic, event, durable=live.config.durability == "fsync")
+        elif not self.well or self.lied():
+            after.doubt(mine)
+        elif call == "nack":
+            after.released(mine)
+        else:
+            for seq in mine:
+                after.claimed(held[seq]._replace(deadline=now + 9000))
+
+    def _is_clear(self, jobs: Jobs, seq: int) -> bool:
+        """Whether it is known who holds a job, if anybody."""
+        return seq not in jobs.unsure and (seq not in jobs.held or jobs.is_held(seq, self.latest))
 
     def checkpoint(self, *, full: bool) -> None:
         """Move the tail to segments; a full one leaves nothing acknowledged behind."""
@@ -952,6 +1054,11 @@ class EngineDriver(DiskDriver):
                 session.append(name, [Spec(f"retry {kept}")], producer=("p", kept[0], max(kept[1], 0)))
         for name in store.names():
             session.append(name, [Spec(f"after {name}", tag="a", node="n2")])
+        for name in ("jobs", "loose"):
+            topic = store.topic(name)
+            if topic is not None and topic.live.records:
+                session.claim(name, "w", 4, 60_000)
+                session.settle_jobs("ack", name, "w", sorted(topic.jobs.held)[:2], fenced=True)
         if rng.random() < 0.5:
             session.checkpoint(full=True)
         for name in store.names():
@@ -1132,6 +1239,44 @@ class EngineDriver(DiskDriver):
             for topic in self.store.topics():
                 topic.reserved = False
 
+    def _queue(self) -> str | None:
+        """A queue with jobs in it; none if the disk does not let us."""
+        name = self.rng.choice(("jobs", "jobs", "loose"))
+        topic = self.store.topic(name)
+        if topic is None or not topic.live.records:
+            self._write(name, self.rng.randrange(1, 5), 8)
+        return name if self.store.topic(name) is not None else None
+
+    def _op_append_jobs(self) -> None:
+        self._write(self.rng.choice(("jobs", "loose")), self.rng.randrange(1, 4))
+
+    def _op_claim(self) -> None:
+        if (name := self._queue()) is not None:
+            rng = self.rng
+            self.session.claim(name, rng.choice("uv"), rng.choice((1, 2, 9)), rng.choice((1000, 4000, 60_000)))
+
+    def _settle_jobs(self, call: str) -> None:
+        """A call about some jobs, most of them leased to who calls."""
+        name = self._queue()
+        topic = None if name is None else self.store.topic(name)
+        if name is None or topic is None:
+            return
+        if not topic.jobs.held:
+            self.session.claim(name, self.rng.choice("uv"), 3, 60_000)
+        held = sorted(topic.jobs.held)
+        seqs = sorted({*self.rng.sample(held, min(3, len(held))), self._seq(name)})
+        node = topic.jobs.held[held[0]].node if held and self.rng.random() < 0.8 else "u"
+        self.session.settle_jobs(call, name, node, seqs, fenced=self.rng.random() < 0.5)
+
+    def _op_ack(self) -> None:
+        self._settle_jobs("ack")
+
+    def _op_nack(self) -> None:
+        self._settle_jobs("nack")
+
+    def _op_extend(self) -> None:
+        self._settle_jobs("extend")
+
     def _op_configure(self) -> None:
         """Replace a configuration: class, caps, age."""
         rng = self.rng
@@ -1145,6 +1290,8 @@ class EngineDriver(DiskDriver):
         if rng.random() < 0.1:
             config["dedupe_node"] = False
         for name in self._some():
+            if ZOO[name].get("type") == "queue":
+                config |= {"type": "queue", "leases_durable": rng.random() < 0.7}
             self.session.put_topic(name, config)
 
     def _op_churn(self) -> None:
@@ -1371,7 +1518,8 @@ class EngineSubject:
         if rng.random() < 0.33:
             ops = ("route", *ROUTED * 3, *OPS)
         weights = [
-            4 if op.startswith("append") else 2 if op.startswith(("delete", "tick", "wait")) else 1 for op in ops
+            4 if op.startswith("append") else 2 if op.startswith(("delete", "tick", "wait", "claim", "ack")) else 1
+            for op in ops
         ]
         return rng.choices(ops, weights, k=length)
 
@@ -1402,6 +1550,10 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "killed": ({}, ("append_disk", "append_fsync", "kill_reopen", "append_disk", "kill_reopen")),
     "crashed": ({}, ("append_disk", "append_fsync", "append_disk", "crash_reopen", "append_disk", "crash_reopen")),
     "shards": ({"wal_shards": 3}, ("append_fsync", "append_disk", "append_memory", "reshard", "append_disk")),
+    "queues": (
+        {},
+        ("append_jobs", "claim", "ack", "nack", "claim", "checkpoint", "extend", "ack", "kill_reopen", "claim"),
+    ),
     "full": ({}, ("append_fsync", "full_disk", "append_disk", "tick")),
     "routers": ({}, ("route", "append_source", "checkpoint", "append_source", "append_mixed", "append_source")),
     "copies": ({}, ("route", "append_source", "delete_copies", "append_mixed", "kill_reopen", "append_source", "tick")),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.engine.kit import STOPS, after_every_stop, everything
 from tests.unit.engine.kit_queue import QUEUE, Queue
+from topics.engine import queue
 from topics.errors import CommitFailed, ShardReadOnly, TopicsError
 from topics.model import DelayedJob
 
@@ -184,6 +185,30 @@ def test_lease_events_are_synced_before_the_answer() -> None:
             before = store.engine.metrics()["topics_wal_fsyncs_total"]
             call()
             assert store.engine.metrics()["topics_wal_fsyncs_total"] == before + syncs, config
+
+
+def test_nobody_is_told_before_the_sync() -> None:
+    """[QRC-3]"""
+    store = Queue(config={"leases_durable": True})
+    store.produce(2)
+    told: list[Any] = []
+    at_sync: list[int] = []
+
+    def before(call: Any) -> None:
+        if call[0] in ("fdatasync", "fsync"):
+            at_sync.append(len(told))
+
+    store.sim.before = before
+    with store.engine._owner:
+        queue.claim(store.engine.core, QUEUE, queue.Claim("w", 2, None), told.append)
+    assert (at_sync, len(told)) == ([0], 1)
+    with store.engine._owner:
+        queue.nack(store.engine.core, QUEUE, queue.Ask("w", (1,), (None,)), 0, told.append)
+    with store.engine._owner:
+        queue.extend(store.engine.core, QUEUE, queue.Ask("w", (2,), (None,)), 5000, told.append)
+    with store.engine._owner:
+        queue.ack(store.engine.core, QUEUE, queue.Ask("w", (2,), (None,)), told.append)
+    assert (at_sync, len(told)) == ([0, 1, 2, 3], 4)
 
 
 # A disk that fails

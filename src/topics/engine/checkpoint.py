@@ -234,6 +234,7 @@ class _Job:
         topic.forget_ahead()
         if self.lost:
             topic.recount()
+            topic.check_leases()
         return sum(one.sealed for one in index.segments.segments) - self.sealed_before
 
     def _deleted_since(self) -> np.ndarray:

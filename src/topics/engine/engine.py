@@ -259,6 +259,7 @@ class Engine:
         core.logged = bool(found.files) and found.replay_bytes > 0
         self._settle(lock, recovery)
         rederive(core, recovery.deletes, self._carry_out)
+        recovery.settle_leases()
         if core.wal.orphans and core.settling is None:
             self._checkpointer.ask(lambda outcome: None, full=True, snapshot=True)
             self._run_out()

@@ -33,7 +33,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from topics.codec import control, envelope, frame
-from topics.engine import deadletter, retention
+from topics.engine import deadletter, forward, retention
 from topics.engine.alarms import Alarm
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.delete import remove_jobs
@@ -239,7 +239,11 @@ class Claims:
         def fail(error: Exception) -> None:
             self._over(partial(_tell, [(one, error) for one in cohort]))
 
-        guarded(lambda: _up_to_date(core, topic, go_on, fail), fail)
+        def retain() -> None:
+            _retained(core, topic, go_on, fail)
+
+        # What was acknowledged in the source of a router before this claim can be claimed here [FWD-9].
+        guarded(lambda: forward.drain(core, topic, retain, fail), fail)
 
     def _wanting(self, cohort: list[Claimer]) -> list[Claimer]:
         wanting = []
@@ -578,8 +582,8 @@ def _check_queue(topic: Topic) -> None:
         raise NotAQueue(topic.name)
 
 
-def _up_to_date(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) -> None:
-    """What every call begins with: retention, so that no expired job is claimed or counted [CLM-2, TTL-2]."""
+def _retained(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) -> None:
+    """What every call begins with, so that no expired job is claimed or counted [TTL-2]."""
     retention.catch_up(core, topic)
     retention.expire(core, topic, then, done)
 
@@ -598,7 +602,7 @@ def _with_leases(core: Core, name: str, then: Callable[[Topic, Leases, int], Non
             leases.expire(now)
             then(topic, leases, now)
 
-        _up_to_date(core, topic, go_on, done)
+        _retained(core, topic, go_on, done)
 
     core.with_topic(name, found, done)
 

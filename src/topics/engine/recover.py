@@ -392,6 +392,13 @@ class Recovery:
                 topic.leases = Leases()
             topic.leases.apply(seq, body)
 
+    def settle_leases(self) -> None:
+        """All jobs are back, copies of routers too: leave out what is known of others [QRC-3]."""
+        for topic in self._core.topics.values():
+            if topic.leases is not None:
+                topic.check_leases()
+                topic.leases.restart()
+
     def _create(self, id: int, body: control.TopicCreate) -> None:
         core = self._core
         if id in core.topics or id < self._below_next or id in self._deleted:
@@ -535,8 +542,6 @@ class Recovery:
         topic.next_seq = topic.head + 1
         topic.last_ts = max(topic.last_ts, topic.index.last_ts())
         topic.recount()
-        if topic.leases is not None:
-            topic.leases.restart()
         lifecycle.note_ttl(core, topic)
         if topic.id not in core.routers.fed:
             retention.enforce_caps(core, topic)

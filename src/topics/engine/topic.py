@@ -439,6 +439,7 @@ class Topic:
             self.index.mark_deleted(self.retry[-1])
             self.retry.pop()
         self.recount()
+        self.check_leases()
 
     def raise_floors(self, cap_floor: int, ttl_floor: int, delete_below: int) -> None:
         """Floors only rise; what falls below them is not counted any more [INV-7]."""
@@ -482,6 +483,9 @@ class Topic:
         found = self.index.live(self.floor, self.head)
         self._add(found.records - self.count, found.bytes - self.bytes)
         self.forget_ahead()
+
+    def check_leases(self) -> None:
+        """Leave out what the queue knows of jobs that are not live, where records went without a word."""
         if self.leases is not None:
             seqs = np.sort(np.fromiter(self.leases.deliveries, np.uint64, len(self.leases.deliveries)))
             self.leases.keep(self.index.live_of(seqs[seqs >= np.uint64(self.floor)]))

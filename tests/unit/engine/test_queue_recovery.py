@@ -294,6 +294,47 @@ def test_a_delete_mark_that_fails_leaves_nothing_behind() -> None:
     assert (store.claim(9), store.live()) == ([], [3])
 
 
+# Jobs that a router made
+
+
+def test_a_claim_sees_what_was_written_to_the_source_before_it() -> None:
+    """[CLM-2, FWD-9]"""
+    store = Queue()
+    store.put("source")
+    store.engine.put_router("r", {"source": "source", "dest": QUEUE})
+    for n in range(1, 4):
+        store.engine.append("source", [{"data": n}])
+        assert [job.data for job in store.jobs(9)] == [n]
+
+
+def test_a_copy_reaches_a_work_stream() -> None:
+    """[WRK-3]"""
+    store = Queue()
+    store.put("source")
+    store.engine.put_router("r", {"source": "source", "dest": QUEUE})
+    stream = store.work("w", 5)
+    store.engine.append("source", [{"data": 1}, {"data": 2}])
+    assert stream.take() == [1, 2]
+
+
+@after_every_stop
+def test_leases_and_acks_of_copies_survive_though_the_copies_are_made_again(stop: str) -> None:
+    """[QRC-3, RRC-7], C37: neither is in the log by itself."""
+    store = Queue(config={"leases_durable": True})
+    store.put("source")
+    store.engine.put_router("r", {"source": "source", "dest": QUEUE})
+    store.engine.append("source", [{"data": n} for n in range(1, 7)])
+    store.claim(4, "a", 3_600_000)
+    store.engine.ack(QUEUE, "a", [1, 3])
+    store.engine.nack(QUEUE, "a", [2])
+    before = store.engine.leases(QUEUE)
+    for _ in range(2):
+        store.stop(stop)
+        assert (store.engine.leases(QUEUE), store.counts()) == (before, (3, 1, 0))
+    assert [(job.seq, job.data, job.deliveries) for job in store.jobs(9)] == [(2, 2, 2), (5, 5, 1), (6, 6, 1)]
+    assert everything(store.engine, QUEUE).gaps == []
+
+
 # Named histories
 
 

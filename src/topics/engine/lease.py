@@ -38,7 +38,6 @@ LOOK_AHEAD: Final = 256
 """Jobs looked up at once."""
 RUN_SHIFT: Final = 40
 
-_T = TypeVar("_T")
 _N = TypeVar("_N", int, tuple[int, int])
 
 Look = Callable[[int, int], Sequence[int]]
@@ -55,17 +54,15 @@ def clamped_ms(asked: int | None, default: int) -> int:
     return min(max(default if asked is None else asked, LEASE_MS_MIN), LEASE_MS_MAX)
 
 
-def deal(jobs: Sequence[_T], wants: Sequence[int]) -> list[list[_T]]:
-    """Jobs one at a time, in the order of arrival, to whoever still wants more [COH-3]."""
-    hands: list[list[_T]] = [[] for _ in wants]
+def turns(wants: Sequence[int]) -> Iterator[int]:
+    """Whose turn it is, job by job: one at a time, in the order of arrival, while anybody wants more [COH-3]."""
+    given = [0] * len(wants)
     turn = [at for at, want in enumerate(wants) if want > 0]
-    given = 0
-    while given < len(jobs) and turn:
-        for at, job in zip(turn, jobs[given:], strict=False):
-            hands[at].append(job)
-            given += 1
-        turn = [at for at in turn if len(hands[at]) < wants[at]]
-    return hands
+    while turn:
+        for at in turn:
+            given[at] += 1
+            yield at
+        turn = [at for at in turn if given[at] < wants[at]]
 
 
 class Lease:

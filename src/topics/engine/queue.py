@@ -29,7 +29,6 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from topics.codec import control, envelope, frame
@@ -38,7 +37,7 @@ from topics.engine.alarms import Alarm
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.delete import remove_jobs
 from topics.engine.index import Stored
-from topics.engine.lease import DELAY_MS_MAX, Lease, Leases, clamped_ms, deal, lease_number
+from topics.engine.lease import DELAY_MS_MAX, Lease, Leases, clamped_ms, lease_number, turns
 from topics.engine.topic import ACK, Topic
 from topics.errors import (
     BatchTooLarge,
@@ -68,12 +67,9 @@ from topics.storage.segread import Absent
 log = logging.getLogger("topics.engine")
 
 NS_PER_MS: Final = 1_000_000
-FETCH: Final = 256
-"""Jobs read at once."""
-_TOKEN = re.compile(r"lease_([0-9a-f]+)")
-
-Event = tuple[int, control.Lease]
-"""A job's seq, and what happened to it."""
+SLICE: Final = 96
+"""Jobs handed out in one stretch: about a millisecond [P-10]."""
+_TOKEN = re.compile(r"lease_([0-9a-fA-F]+)")
 
 
 def token(id: int) -> str:
@@ -231,13 +227,14 @@ class Claims:
 
         def go_on() -> None:
             if core.names.get(topic.name) is topic:
-                answer = _hand_out(core, topic, self._wanting(cohort))
+                _Pass(core, topic, self._wanting(cohort), self._over, fail).step()
             else:
-                answer = partial(_again, core, topic.name, cohort)
-            self._over(answer)
+                self._over()
+                _again(core, topic.name, cohort)
 
         def fail(error: Exception) -> None:
-            self._over(partial(_tell, [(one, error) for one in cohort]))
+            self._over()
+            _tell([(one, error) for one in cohort])
 
         def retain() -> None:
             _retained(core, topic, go_on, fail)
@@ -254,11 +251,11 @@ class Claims:
                 one.left_out()
         return wanting
 
-    def _over(self, answer: Callable[[], None]) -> None:
+    def _over(self) -> None:
         """The pass is decided and its leases are in force; the next one need not wait for the answers."""
         self._passing = False
-        answer()
-        self._run()
+        if self.line:
+            self._core.owner.soon(self._run)
         self.watch()
 
     # -- workers -------------------------------------------------------------------------------------------------------
@@ -625,110 +622,169 @@ def _acked(core: Core, topic: Topic, acked: int, skipped: Sequence[int]) -> AckR
     return AckResult(acked, skipped, counts.ready, counts.in_flight)
 
 
-def _log(core: Core, topic: Topic, events: Sequence[Event], then: Callable[[], None]) -> None:
-    """Log lease events where they survive restarts, and go on when they are synced, or cannot be [QRC-3, QRC-5]."""
-    if not events or core.wal is None or not topic.keeps_leases:
-        then()
-        return
-    now, last = core.clock.now_ms(), len(events) - 1
-    frames = b"".join(
-        frame.encode_control(event, topic.id, now, seq=seq, durable=True, more=at < last)
-        for at, (seq, event) in enumerate(events)
-    )
+def _log(core: Core, topic: Topic, events: Iterable[tuple[int, control.Lease]], then: Callable[[], None]) -> None:
+    """Log lease events, and go on when they are synced, or cannot be."""
+    gathered = _Events(core, topic)
+    for seq, event in events:
+        gathered.add(seq, event)
+    gathered.commit(then)
 
-    def logged(outcome: object) -> None:
-        if isinstance(outcome, TopicsError):
-            log.warning("topic %r: leases will not survive a restart: %s", topic.name, outcome)
-        then()
 
-    try:
-        core.submit(topic.id, frames, len(events), logged, durable=True)
-    except TopicsError as error:
-        logged(error)
+class _Events:
+    """What happened to jobs in one call: one submission, where leases survive restarts [QRC-3]."""
+
+    def __init__(self, core: Core, topic: Topic) -> None:
+        self._core = core
+        self._topic = topic
+        self._kept = core.wal is not None and topic.keeps_leases
+        self._now = core.clock.now_ms()
+        self._frames: list[bytes] = []
+        self._last: tuple[int, control.Lease] | None = None
+
+    def add(self, seq: int, event: control.Lease) -> None:
+        """One event more."""
+        if self._kept:
+            if self._last is not None:
+                self._encode(*self._last, more=True)
+            self._last = (seq, event)
+
+    def _encode(self, seq: int, event: control.Lease, *, more: bool) -> None:
+        self._frames.append(frame.encode_control(event, self._topic.id, self._now, seq=seq, durable=True, more=more))
+
+    def commit(self, then: Callable[[], None]) -> None:
+        """Log them, and go on when they are synced, or cannot be [QRC-5]."""
+        if self._last is None:
+            then()
+            return
+        self._encode(*self._last, more=False)
+
+        def logged(outcome: object) -> None:
+            if isinstance(outcome, TopicsError):
+                log.warning("topic %r: leases will not survive a restart: %s", self._topic.name, outcome)
+            then()
+
+        try:
+            self._core.submit(self._topic.id, b"".join(self._frames), len(self._frames), logged, durable=True)
+        except TopicsError as error:
+            logged(error)
 
 
 # -- a pass ------------------------------------------------------------------------------------------------------------
 
 
-def _hand_out(core: Core, topic: Topic, cohort: Sequence[Claimer]) -> Callable[[], None]:
-    """One pass [CLM-2]: deal jobs to a cohort, have dead letters moved. What it returns answers, or lets answer."""
-    now, leases, config = core.clock.now_ms(), leases_of(topic), topic.config
-    leases.expire(now)
-    leases.limit(config.max_deliveries if config.dead_letter is not None else 0)
-    wants = [one.wants for one in cohort]
-    hands = deal(_choose(core, topic, leases, sum(wants), len(cohort)), wants)
-    events: list[Event] = []
-    jobs = []
-    for claimer, hand in zip(cohort, hands, strict=True):
-        deadline = now + clamped_ms(claimer.claim.lease_ms, config.lease_ms)
-        jobs.append([_deliver(core, leases, claimer, stored, deadline, events) for stored in hand])
-    due = leases.take_due(core.limits.max_claim)
+class _Pass:
+    """One pass of a queue [CLM-2]: jobs are dealt to a cohort in slices, then dead letters move, then all is answered.
 
-    def answer() -> None:
-        ready = counters(topic, core.clock.now_ms()).ready
-        results = [ClaimResult(sorted(taken, key=lambda job: job.seq), ready) for taken in jobs]
-        _tell(zip(cohort, results, strict=True))
+    Between slices others may ack, give back and delete, but no other pass begins; leases are in force at once.
+    """
 
-    def go_on() -> None:
+    def __init__(
+        self, core: Core, topic: Topic, cohort: Sequence[Claimer], over: Callable[[], None], fail: Outcome
+    ) -> None:
+        self._core = core
+        self._topic = topic
+        self._cohort = cohort
+        self._over = over
+        self._fail = fail
+        self._now = core.clock.now_ms()
+        wants = [one.wants for one in cohort]
+        self._left = sum(wants)
+        self._turns = turns(wants)
+        self._budget = core.limits.max_read_bytes * len(cohort)
+        self._jobs: list[list[Job]] = [[] for _ in cohort]
+        self._unreadable: list[int] = []
+        self._events = _Events(core, topic)
+        config, leases = topic.config, leases_of(topic)
+        leases.expire(self._now)
+        leases.limit(config.max_deliveries if config.dead_letter is not None else 0)
+
+    def step(self) -> None:
+        """Deal some jobs, and go on as long as there are any; raises if the first of them cannot be read."""
+        try:
+            more = self._deal()
+        except OSError as error:
+            if not any(self._jobs):
+                self._set_aside()
+                raise
+            log.warning("topic %r: a claim ends early: %s", self._topic.name, error)
+            more = False
+        if more and self._left and self._budget > 0:
+            self._core.owner.soon(self._go_on)
+        else:
+            self._finish()
+
+    def _go_on(self) -> None:
+        if self._topic.removed:
+            self._over()
+            _again(self._core, self._topic.name, self._cohort)
+        else:
+            guarded(self.step, self._fail)
+
+    def _deal(self) -> bool:
+        """One slice; whether there may be more. What cannot be read now is left for later passes."""
+        leases, index = leases_of(self._topic), self._topic.index
+        seqs = leases.choose(min(self._left, SLICE), self._look)
+        try:
+            frames = dict(zip(sorted(seqs), index.frames(sorted(seqs)), strict=True))
+        except OSError:
+            leases.put_back(seqs)
+            raise
+        for at, seq in enumerate(seqs):
+            stored = frames[seq]
+            if isinstance(stored, Absent):
+                self._unreadable.append(seq)
+            elif self._budget > 0:
+                self._left -= 1
+                self._budget -= len(stored.data)
+                self._deliver(leases, next(self._turns), stored)
+            else:
+                leases.put_back(seqs[at:])
+                break
+        return bool(seqs)
+
+    def _look(self, after: int, many: int) -> list[int]:
+        topic = self._topic
+        return topic.index.live_from(max(after + 1, topic.floor), topic.head, many)
+
+    def _deliver(self, leases: Leases, at: int, stored: Stored) -> None:
+        """Lease a job to a claimer [CLM-3]; all deadlines of a pass start at its time [COH-4]."""
+        core, claimer, seq = self._core, self._cohort[at], stored.seq
+        core.deliveries += 1
+        id = lease_number(core.run, core.deliveries)
+        deadline = self._now + clamped_ms(claimer.claim.lease_ms, self._topic.config.lease_ms)
+        event = leases.claim(seq, claimer.claim.node, id, deadline, claimer.holder)
+        self._events.add(seq, event)
+        if claimer.holder is not None:
+            claimer.holder.held[seq] = leases.held[seq]
+        data, meta = envelope.parts(stored.data)
+        job = Job(
+            seq=seq, lease_id=token(id), deadline=deadline, ts=stored.ts, deliveries=event.deliveries,
+            tag=None if stored.tag is None else stored.tag.decode(), raw_data=data, raw_meta=meta,
+        )  # fmt: skip
+        self._jobs[at].append(job)
+
+    def _finish(self) -> None:
+        """The next pass may begin; the answers wait until events are synced and moves are decided."""
+        core = self._core
+        self._set_aside()
+        due = leases_of(self._topic).take_due(core.limits.max_claim)
         left = 2
 
         def one_done() -> None:
             nonlocal left
             left -= 1
             if not left:
-                answer()
+                self._answer()
 
-        _log(core, topic, events, one_done)
-        deadletter.move(core, topic, due, one_done)
+        self._over()
+        self._events.commit(one_done)
+        deadletter.move(core, self._topic, due, one_done)
 
-    return go_on
+    def _set_aside(self) -> None:
+        for seq in self._unreadable:
+            leases_of(self._topic).set_aside(seq)
 
-
-def _choose(core: Core, topic: Topic, leases: Leases, count: int, claimers: int) -> list[Stored]:
-    """The frames of the next jobs, bounded in bytes as reads are; what cannot be read now is left for later passes."""
-
-    def look(after: int, many: int) -> list[int]:
-        return topic.index.live_from(max(after + 1, topic.floor), topic.head, many)
-
-    budget = core.limits.max_read_bytes * claimers
-    taken: list[Stored] = []
-    unreadable: list[int] = []
-    while len(taken) < count and budget > 0:
-        seqs = leases.choose(min(count - len(taken), FETCH), look)
-        if not seqs:
-            break
-        try:
-            frames = dict(zip(sorted(seqs), topic.index.frames(sorted(seqs)), strict=True))
-        except OSError:
-            leases.put_back(sorted((*(one.seq for one in taken), *unreadable, *seqs)))
-            raise
-        for at, seq in enumerate(seqs):
-            stored = frames[seq]
-            if isinstance(stored, Absent):
-                unreadable.append(seq)
-                continue
-            if budget <= 0:
-                leases.put_back(seqs[at:])
-                break
-            taken.append(stored)
-            budget -= len(stored.data)
-    for seq in unreadable:
-        leases.set_aside(seq)
-    return taken
-
-
-def _deliver(
-    core: Core, leases: Leases, claimer: Claimer, stored: Stored, deadline_ms: int, events: list[Event]
-) -> Job:
-    """Lease a job to a claimer [CLM-3]."""
-    core.deliveries += 1
-    id, seq = lease_number(core.run, core.deliveries), stored.seq
-    event = leases.claim(seq, claimer.claim.node, id, deadline_ms, claimer.holder)
-    events.append((seq, event))
-    if claimer.holder is not None:
-        claimer.holder.held[seq] = leases.held[seq]
-    data, meta = envelope.parts(stored.data)
-    return Job(
-        seq=seq, lease_id=token(id), deadline=deadline_ms, ts=stored.ts, deliveries=event.deliveries,
-        tag=None if stored.tag is None else stored.tag.decode(), raw_data=data, raw_meta=meta,
-    )  # fmt: skip
+    def _answer(self) -> None:
+        ready = counters(self._topic, self._core.clock.now_ms()).ready
+        results = [ClaimResult(sorted(jobs, key=lambda job: job.seq), ready) for jobs in self._jobs]
+        _tell(zip(self._cohort, results, strict=True))

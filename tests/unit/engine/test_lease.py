@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +19,8 @@ from topics.engine.lease import (
     Lease,
     Leases,
     clamped_ms,
-    deal,
     lease_number,
+    turns,
 )
 
 
@@ -281,6 +283,14 @@ def test_a_job_that_cannot_be_read_is_tried_again_and_not_counted() -> None:
 
 
 # Cohorts
+
+
+def deal(jobs: Iterable[int], wants: list[int]) -> list[list[int]]:
+    """Jobs by claimer; those that nobody wants any more stay."""
+    hands: list[list[int]] = [[] for _ in wants]
+    for at, job in zip(turns(wants), jobs, strict=False):
+        hands[at].append(job)
+    return hands
 
 
 @pytest.mark.parametrize(

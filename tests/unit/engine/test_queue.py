@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.engine.kit import PLACES, U64_MAX
 from tests.unit.engine.kit_queue import QUEUE, Queue, Waiting, seqs
-from topics.engine import queue
+from topics.engine import lifecycle, queue
 from topics.engine.engine import Engine
 from topics.errors import BatchTooLarge, CallerError, NotAQueue, TopicNotFound
 from topics.model import AckResult, DelayedJob, ExtendResult, HeldLease, NackResult, new
@@ -312,6 +312,29 @@ def test_passes_wait_for_each_other_in_turn() -> None:
             queue.claim(store.engine.core, QUEUE, queue.Claim(node, 1, None), outcomes.append)
         assert outcomes == []
     assert [seqs(one) for one in outcomes] == [[2], [3], []]
+
+
+def test_a_large_claim_is_dealt_in_slices_and_nobody_comes_between(store: Queue) -> None:
+    """[A-1, P-10, COH-4]: acks may, another pass may not."""
+    store.produce(310)
+    first = store.claim(5, "x")
+    with store.engine._owner:
+        large, small = store.begin_claim("a", 300), store.begin_claim("b", 9)
+        assert large.is_waiting
+        acked: list[Any] = []
+        queue.ack(store.engine.core, QUEUE, queue.Ask("x", tuple(first), (None,) * 5), acked.append)
+    assert (large.seqs, small.seqs) == (list(range(6, 306)), list(range(306, 311)))
+    assert {job.deadline for job in large.outcomes[0].jobs} == {store.clock.now_ms() + 30_000}
+    assert (acked[0].acked, store.counts()) == (5, (0, 305, 0))
+
+
+def test_a_topic_that_goes_in_the_middle_of_a_claim_is_not_found(store: Queue) -> None:
+    """[A-1]: after a wait it is looked at again."""
+    store.produce(400)
+    with store.engine._owner:
+        waiting, next_one = store.begin_claim("a", 400), store.begin_claim("b", 400)
+        lifecycle.delete(store.engine.core, QUEUE, lambda outcome: None)
+    assert [type(one.outcomes[0]) for one in (waiting, next_one)] == [TopicNotFound, TopicNotFound]
 
 
 # Ack

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.engine import kit
 from tests.unit.engine.kit import PLACES, U64_MAX
 from tests.unit.engine.kit_queue import QUEUE, Queue, Waiting, seqs
 from topics.engine import lifecycle, queue
@@ -699,3 +702,23 @@ def test_a_waiting_claim_is_answered_once(windowed: Queue) -> None:
     windowed.engine.end_waits()
     pass_ms(windowed, 1000)
     assert waiting.seqs == [1]
+
+
+@pytest.mark.parametrize("jitter", [0, 5])
+def test_threads_share_the_jobs_and_do_each_of_them_once(tmp_path: Path, jitter: int) -> None:
+    """[LSE-5, INV-14]: no lease expires here, so at least once is exactly once."""
+    with kit.open_real(tmp_path / "store") as engine:
+        engine.put_topic(QUEUE, {"type": "queue", "claim_jitter_ms": jitter, "leases_durable": bool(jitter)})
+        engine.append(QUEUE, [new(n) for n in range(400)])
+
+        def drain(node: str) -> list[int]:
+            done: list[int] = []
+            while jobs := engine.claim(QUEUE, node, 9).jobs:
+                result = engine.ack(QUEUE, node, [job.seq for job in jobs], [job.lease_id for job in jobs])
+                assert result.acked == len(jobs)
+                done += [job.data for job in jobs]
+            return done
+
+        shares = kit.finish([kit.spawn(partial(drain, f"w{n}")) for n in range(6)])
+        assert sorted(job for share in shares for job in share) == list(range(400))
+        assert engine.state(QUEUE).queue == {"ready": 0, "in_flight": 0, "delayed": 0, "dead_lettered": 0}

@@ -35,7 +35,7 @@ _SCHED = re.compile(rb"topics_sched_latency_ms_(sum|count) ([0-9.e+-]+)")
 
 def groups(quick: bool) -> list[Group]:
     """Both classes, few and many watchers."""
-    writes = 100 if quick else 1000
+    writes = 100 if quick else 400
     return [
         delivered(durability, count, writes) for durability in ("disk", "fsync") for count in (1, 100)
     ]  # fmt: skip

@@ -30,7 +30,7 @@ _BYTES = re.compile(rb"^topics_wal_bytes_written_total (\d+)", re.MULTILINE)
 
 def groups(quick: bool) -> list[Group]:
     """One after another with pauses, and without."""
-    return [_unhurried(100 if quick else 1_000), _hurried(300 if quick else 3_000)]
+    return [_unhurried(100 if quick else 400), _hurried(300 if quick else 1_500)]
 
 
 def _unhurried(writes: int) -> Group:

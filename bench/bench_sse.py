@@ -28,7 +28,8 @@ CPU_BOUND = 1.3
 
 def groups(quick: bool) -> list[Group]:
     """One comparison for each number of watchers."""
-    return [deliveries(count, max(20_000 // (10 if quick else 1) // count, 20)) for count in WATCHERS]
+    most = 200 if quick else 2_000
+    return [deliveries(count, min(max(20_000 // count, 30), most)) for count in WATCHERS]
 
 
 def deliveries(count: int, writes: int) -> Group:

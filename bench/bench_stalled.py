@@ -33,7 +33,7 @@ FILL = 8 << 20
 
 def groups(quick: bool) -> list[Group]:
     """The comparison of this file."""
-    writes = 100 if quick else 1000
+    writes = 100 if quick else 400
     arms = [
         Arm("all read", lambda dir: uvloop.run(_watched(dir, writes, stalled=False))),
         Arm("two stalled", lambda dir: uvloop.run(_watched(dir, writes, stalled=True))),

@@ -10,8 +10,9 @@
 Callback style like the other verbs: `done` is called once, on the owner, with a result of `model` or an exception.
 `Ask.parse` and `Claim.parse` check what needs no state, in the order of [CLM-1] and [ACK-1]; any thread.
 
-For the endpoints. `claim` returns a `Claimer`; a client that goes before the pass calls its `cancel` [COH-5]. A claim
-that waits for its window is in `core.polls`: `Engine.end_waits` serves it at once [API-5].
+For the endpoints. `claim` returns a `Claimer`; for a client that goes while it `is_waiting` for its window, `cancel` is
+called [COH-5], and `window_over` tells when it is too late for that. A claim that waits for its window is in
+`core.polls`: `Engine.end_waits` serves it at once [API-5].
 
 A work stream is `work(core, name, claim, deliver, ended, done)`: `done` gets the `Worker` or the refusal (400, 404,
 409), all before the stream opens [WRK-1]. From then on `deliver(jobs)` is called with `Job`s whose leases are this
@@ -140,6 +141,10 @@ class Claimer:
         self.claim = claim
         self.holder: Worker | None = None
         self.cancelled = False
+        self.is_waiting = False
+        """Its window is open: nothing has happened for it yet."""
+        self.window_over: Callable[[], None] = lambda: None
+        """Called when it waits no more."""
         self._done = done
 
     @property
@@ -155,6 +160,15 @@ class Claimer:
         """What came of it."""
         if not self.cancelled:
             self._done(outcome)
+
+    def wait(self) -> None:
+        """It is in a cohort whose window is open."""
+        self.is_waiting = True
+
+    def end_wait(self) -> None:
+        """Its pass is next."""
+        self.is_waiting = False
+        self.window_over()
 
     def left_out(self) -> None:
         """A pass found that it wants nothing any more."""
@@ -188,7 +202,10 @@ class Claims:
         window = self._topic.config.claim_jitter_ms
         if not window:
             self._enqueue(claimers)
-        elif self.cohort is not None:
+            return
+        for one in claimers:
+            one.wait()
+        if self.cohort is not None:
             self.cohort += claimers
         else:
             self._open(claimers, window)
@@ -201,6 +218,8 @@ class Claims:
             alarm.cancel()
             core.polls.pop(key, None)
             self.cohort = None
+            for one in cohort:
+                one.end_wait()
             self._enqueue(cohort)
 
         alarm = core.alarms.at(core.clock.monotonic_ns() + window_ms * NS_PER_MS, close)

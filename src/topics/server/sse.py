@@ -1,4 +1,7 @@
-"""Server-sent events: frames of a watch, and the stream that carries them (03 §3 to §5).
+"""Server-sent events: the stream that carries them, and the frames of a watch (03 §3 to §5).
+
+    EventStream     what watches and work streams share: the connection, heartbeats, the last frame, the end
+    SseStream       a watch: the sink of a feed
 
     id: <composite cursor>          the connection's own [RSM-1]
     event: record                   shared by all connections with the same view [A-12]
@@ -25,6 +28,7 @@ from topics.engine.watch import Batch, Feed, Framing
 from topics.model import Gap
 from topics.server import wire
 from topics.server.exchange import Exchange, Outlet
+from topics.server.failure import Failure, Refused
 
 if TYPE_CHECKING:
     from topics.server.app import App
@@ -36,6 +40,9 @@ HEADERS: Final = ((b"x-accel-buffering", b"no"),)
 RETRY: Final = b"retry: 2000\n\n"
 HEARTBEAT: Final = b": hb\n\n"
 NS_PER_MS: Final = 1_000_000
+NOT_ACCEPTABLE: Final = Failure(406, "not_acceptable", "this is a stream: Accept must allow text/event-stream")
+STOPPING: Final = "the server is shutting down; connect again"
+SLOW: Final = "nothing was read for 30 s"
 _U64_MAX: Final = 2**64 - 1
 SUSPENDED: Final = "the server is under load: records of these topics are pushed later; they can be read meanwhile"
 _SHARED: Final = "sse"
@@ -74,6 +81,13 @@ class SseFraming:
 FRAMING: Final = SseFraming()
 
 
+def check_accept(exchange: Exchange) -> None:
+    """406 unless the client takes server-sent events [STR-1]."""
+    accept = exchange.headers.get(b"accept")
+    if accept is not None and b"text/event-stream" not in accept.lower() and b"*/*" not in accept:
+        raise Refused(NOT_ACCEPTABLE)
+
+
 def error(code: str | int, message: str, **more: Any) -> bytes:
     """An `error` frame [FRM-9]."""
     return b"event: error\ndata: %b\n\n" % wire.encode({"code": code, "message": message, **more})
@@ -110,36 +124,121 @@ def cursors_of(id: bytes) -> dict[str, int]:
     return value
 
 
-class SseStream:
-    """One open stream: the sink of its feed, and the listener of its connection."""
+class EventStream:
+    """One open stream of events: the listener of its connection. Subclasses say what is sent, and what ends with it."""
 
-    framing: Framing = FRAMING
+    is_full = False
 
-    def __init__(self, app: App, heartbeat_ms: int, ended: Callable[[SseStream], None]) -> None:
+    def __init__(self, app: App, heartbeat_ms: int) -> None:
         assert app.engine is not None
-        self.is_full = False
-        self.feed = Feed(app.engine.core, self)
         self._app = app
         self._alarms = app.engine.core.alarms
-        self._ended = ended
         self._heartbeat_ns = heartbeat_ms * NS_PER_MS
         self._last_ns = app.clock.monotonic_ns()
         self._alarm: Alarm | None = None
         self._outlet: Outlet | None = None
         self._is_open = True
+
+    def open(self, exchange: Exchange) -> None:
+        """Begin the answer; then frames may be sent."""
+        outlet = exchange.stream(self, CONTENT_TYPE, HEADERS)
+        if self._is_open:
+            self._outlet = outlet
+            self._write(RETRY)
+            self._arm(self._last_ns)
+
+    def _write(self, data: bytes) -> None:
+        if self._outlet is not None:
+            self._last_ns = self._app.clock.monotonic_ns()
+            self._outlet.write(data)
+
+    def _arm(self, since_ns: int) -> None:
+        self._alarm = self._alarms.at(since_ns + self._heartbeat_ns, self._beat)
+
+    def _beat(self) -> None:
+        """Nothing was written for a while, or just now [FRM-7]."""
+        now_ns = self._app.clock.monotonic_ns()
+        # A client that reads nothing is not sent more of it.
+        if now_ns - self._last_ns >= self._heartbeat_ns and not self.is_full:
+            self._write(HEARTBEAT)
+        self._arm(self._last_ns if now_ns - self._last_ns < self._heartbeat_ns else now_ns)
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def put(self, frame: bytes) -> None:
+        """Send a frame."""
+        self._write(frame)
+
+    def say(self, frame: bytes) -> None:
+        """A frame that is the last one, and the end of the stream."""
+        self.put(frame)
+        self._end()
+
+    def drain(self) -> None:
+        """The server stops."""
+        self.say(self._error("server_shutting_down", STOPPING))
+
+    def stuck(self) -> None:
+        """Best effort: it will hardly arrive [FRM-12]."""
+        self._app.streams.closed_slow += 1
+        self.put(self._error("slow_consumer", SLOW))
+
+    def broken(self, error: Exception) -> None:
+        """The client may try again; nothing of it says that this was all."""
+        outlet = self._let_go()
+        if outlet is not None:
+            outlet.abort()
+
+    def room(self) -> None:
+        """Output is below its mark again."""
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """The client is gone."""
+        self._outlet = None
+        self._let_go()
+
+    def _error(self, code: str | int, message: str) -> bytes:
+        return error(code, message)
+
+    def _over(self) -> None:
+        """It has ended, for whatever reason; called once."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        outlet = self._let_go()
+        if outlet is not None:
+            outlet.end()
+
+    def _let_go(self) -> Outlet | None:
+        """Nothing is followed and nothing is written any more."""
+        outlet, self._outlet = self._outlet, None
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._is_open:
+            self._is_open = False
+            self._over()
+        return outlet
+
+
+class SseStream(EventStream):
+    """The stream of a watch: the sink of its feed."""
+
+    framing: Framing = FRAMING
+
+    def __init__(self, app: App, heartbeat_ms: int, ended: Callable[[SseStream], None]) -> None:
+        super().__init__(app, heartbeat_ms)
+        assert app.engine is not None
+        self.feed = Feed(app.engine.core, self)
+        self._ended = ended
         self.kind: object = None
         self._suspension = 0
 
     def open(self, exchange: Exchange) -> None:
-        """Begin the answer; then topics may be followed."""
-        outlet = exchange.stream(self, CONTENT_TYPE, HEADERS)
-        if self._is_open:
-            self._outlet = outlet
-            if len(self.feed.past) == 1:
-                # Whoever follows a topic alone has the same cursor behind a batch, so even the id is shared.
-                self.kind = ("sse", outlet.kind)
-            self._write(RETRY)
-            self._arm(self._last_ns)
+        super().open(exchange)
+        if self._outlet is not None and len(self.feed.past) == 1:
+            # Whoever follows a topic alone has the same cursor behind a batch, so even the id is shared.
+            self.kind = ("sse", self._outlet.kind)
 
     # -- frames ------------------------------------------------------------------------------------------------------
 
@@ -161,39 +260,6 @@ class SseStream:
         if self._outlet is not None:
             self._outlet.send(rendered)
 
-    def _write(self, data: bytes) -> None:
-        if self._outlet is not None:
-            self._last_ns = self._app.clock.monotonic_ns()
-            self._outlet.write(data)
-
-    def _arm(self, since_ns: int) -> None:
-        self._alarm = self._alarms.at(since_ns + self._heartbeat_ns, self._beat)
-
-    def _beat(self) -> None:
-        """Nothing was written for a while, or just now [FRM-7]."""
-        now_ns = self._app.clock.monotonic_ns()
-        # A client that reads nothing is not sent more of it.
-        if now_ns - self._last_ns >= self._heartbeat_ns and not self.is_full:
-            self._write(HEARTBEAT)
-        self._arm(self._last_ns if now_ns - self._last_ns < self._heartbeat_ns else now_ns)
-
-    # -- ending ------------------------------------------------------------------------------------------------------
-
-    def over(self) -> None:
-        """All topics are gone [FRM-5]."""
-        self._end()
-
-    def broken(self, error: Exception) -> None:
-        """The client may try again; nothing of it says that this was all."""
-        outlet = self._let_go()
-        if outlet is not None:
-            outlet.abort()
-
-    def say(self, frame: bytes) -> None:
-        """A frame that is the last one, and the end of the stream."""
-        self.put(frame)
-        self._end()
-
     def warn(self, frame: bytes) -> None:
         """A frame that is not the last one."""
         if not self.is_full:
@@ -205,35 +271,15 @@ class SseStream:
             self._suspension = number
             self.warn(error(429, SUSPENDED, retry_after_ms=retry_after_ms, topics=list(names)))
 
-    def drain(self) -> None:
-        """The server stops [FRM-9]."""
-        self.say(error("server_shutting_down", "the server is shutting down; connect again"))
+    # -- ending ------------------------------------------------------------------------------------------------------
 
-    def stuck(self) -> None:
-        """Best effort: it will hardly arrive [FRM-12]."""
-        self._app.streams.closed_slow += 1
-        self.put(error("slow_consumer", "nothing was read for 30 s"))
+    def over(self) -> None:
+        """All topics are gone [FRM-5]."""
+        self._end()
 
     def room(self) -> None:
         self.feed.room()
 
-    def lost(self) -> None:
-        """The client is gone."""
-        self._outlet = None
-        self._let_go()
-
-    def _end(self) -> None:
-        outlet = self._let_go()
-        if outlet is not None:
-            outlet.end()
-
-    def _let_go(self) -> Outlet | None:
-        """Nothing is followed and nothing is written any more."""
-        outlet, self._outlet = self._outlet, None
-        if self._alarm is not None:
-            self._alarm.cancel()
-        if self._is_open:
-            self._is_open = False
-            self.feed.close()
-            self._ended(self)
-        return outlet
+    def _over(self) -> None:
+        self.feed.close()
+        self._ended(self)

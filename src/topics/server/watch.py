@@ -35,7 +35,6 @@ NAMES_BYTES_MAX: Final = 16 << 10
 BATCH_BYTES: Final = 256 << 10
 HEARTBEAT_MIN_MS: Final = 1000
 HEARTBEAT_MAX_MS: Final = 60_000
-NOT_ACCEPTABLE = Failure(406, "not_acceptable", "this is a stream: Accept must allow text/event-stream")
 UNKNOWN = Failure(404, "not_found", "there is no such watch; POST /v0/watch makes one")
 
 
@@ -280,9 +279,7 @@ def _created(exchange: Exchange, session: Session, asked: WatchBody, found: dict
 def stream(exchange: Exchange) -> None:
     """`GET /v0/watch/{wid}` (03 §3)."""
     app = exchange.app
-    accept = exchange.headers.get(b"accept")
-    if accept is not None and b"text/event-stream" not in accept.lower() and b"*/*" not in accept:
-        raise Refused(NOT_ACCEPTABLE)
+    sse.check_accept(exchange)
     session = app.sessions.get(exchange.match.params["wid"])
     now_ms = app.clock.now_ms()
     app.sessions.sweep(now_ms)

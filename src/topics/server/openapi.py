@@ -20,7 +20,7 @@ import msgspec
 
 import topics as package
 from topics.model import Gap, TopicConfig
-from topics.server import metrics, ops, records, routers, topics, watch
+from topics.server import metrics, ops, queues, records, routers, topics, watch
 from topics.server.describe import ROUTER_NAME, TOPIC_NAME, U64
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
 from topics.server.routes import ROUTES, Access, Body, Route
@@ -39,7 +39,7 @@ CODES: Final[dict[int, tuple[str, ...]]] = {
     404: ("topic_not_found", "router_not_found", "not_found"),
     406: ("not_acceptable",),
     408: ("request_timeout",),
-    409: ("producer_gap", "router_cycle", "topic_exists_incompatible", "topic_not_empty"),
+    409: ("not_a_queue", "producer_gap", "router_cycle", "topic_exists_incompatible", "topic_not_empty"),
     413: ("payload_too_large",),
     415: ("unsupported_media_type",),
     422: ("topic_full",),
@@ -89,6 +89,7 @@ class Parameter(NamedTuple):
     schema: Json
     description: str
     place: str = "query"
+    required: bool = False
 
 
 class Operation(NamedTuple):
@@ -115,6 +116,7 @@ def _count(name: str, description: str, **bounds: int) -> Parameter:
 
 
 _MADE: Final = {200: "The topic was there.", 201: "This call created the topic."}
+_QUEUE: Final = ("topic_not_found", "not_a_queue")
 _HEALTH: Final = Operation("health", ops.HealthAnswer, {200: "The process is alive."})
 _READY: Final = Operation("ready", ops.ReadyAnswer, {200: "The server takes requests."}, CODES[503])
 
@@ -162,6 +164,30 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             _count("from_seq", "segments that hold this seq or later ones", default=0, **U64),
             _count("to_seq", "segments that hold this seq or earlier ones", **U64),
             _count("limit", "segments of one page", minimum=1, maximum=10_000, default=10_000),
+        ),
+    ),
+    ("POST", "/v0/topics/{topic}/claim"): Operation(
+        "claim", queues.ClaimAnswer, refusals=_QUEUE, body=queues.ClaimBody
+    ),
+    ("POST", "/v0/topics/{topic}/ack"): Operation("ack", queues.AckAnswer, refusals=_QUEUE, body=queues.AckBody),
+    ("POST", "/v0/topics/{topic}/nack"): Operation("nack", queues.NackAnswer, refusals=_QUEUE, body=queues.NackBody),
+    ("POST", "/v0/topics/{topic}/extend"): Operation(
+        "extend", queues.ExtendAnswer, refusals=_QUEUE, body=queues.ExtendBody
+    ),
+    ("GET", "/v0/topics/{topic}/work"): Operation(
+        "work_stream", str, refusals=(*_QUEUE, "not_acceptable"), text="text/event-stream",
+        parameters=(
+            Parameter("node", {"type": "string", "minLength": 1}, "who works", required=True),
+            _count("max", "jobs held at once; lowered to `TOPICS_MAX_CLAIM`", minimum=1, default=1),
+            _count("lease_ms", "how long each is leased; the topic's by default", minimum=100, maximum=86_400_000),
+            Parameter("token", {"type": "string"}, "the key, for clients that cannot send headers"),
+        ),
+    ),
+    ("GET", "/v0/topics/{topic}/leases"): Operation(
+        "leases", queues.LeasesAnswer, refusals=_QUEUE,
+        parameters=(
+            _count("page_size", "jobs of one page", minimum=1, maximum=1000, default=100),
+            Parameter("cursor", {"type": "string"}, "`next_cursor` of the page before"),
         ),
     ),
     ("PUT", "/v0/routers/{router}"): Operation(
@@ -321,7 +347,8 @@ def _name(route: Route) -> Json:
 
 
 def _parameter(one: Parameter) -> Json:
-    return {"name": one.name, "in": one.place, "schema": one.schema, "description": one.description}
+    made = {"name": one.name, "in": one.place, "schema": one.schema, "description": one.description}
+    return {**made, "required": True} if one.required else made
 
 
 def _request(route: Route, body: type) -> Json:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from topics.server import ops, records, routers, topics, watch, websocket, wire
+from topics.server import ops, queues, records, routers, topics, watch, websocket, wire, work
 from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
 from topics.server.keys import ADMIN, DELETE, READ, WRITE
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
@@ -37,6 +37,8 @@ class Body(Enum):
     JSON = "json"
     OPTIONAL = "optional"
     """JSON; nothing means `{}`."""
+    NEEDED = "needed"
+    """JSON; that it is missing is told before anything about its type [CLM-1]."""
     EVENTS = "events"
     """JSON, or CloudEvents."""
 
@@ -86,12 +88,12 @@ ROUTES: Final[tuple[Route, ...]] = (
     _row("POST", "/v0/topics/{topic}", WRITE, records.write, "append records", Body.EVENTS),
     _row("POST", "/v0/topics/{topic}/diff", READ, records.diff, "read after a cursor", Body.OPTIONAL),
     _row("POST", "/v0/topics/{topic}/delete", DELETE, records.delete, "delete records", Body.JSON),
-    _row("POST", "/v0/topics/{topic}/claim", f"{READ} {WRITE}", None, "claim jobs", Body.JSON),
-    _row("POST", "/v0/topics/{topic}/ack", WRITE, None, "complete jobs", Body.JSON),
-    _row("POST", "/v0/topics/{topic}/nack", WRITE, None, "give jobs back", Body.JSON),
-    _row("POST", "/v0/topics/{topic}/extend", WRITE, None, "keep jobs longer", Body.JSON),
-    _row("GET", "/v0/topics/{topic}/work", f"{READ} {WRITE}", None, "stream of jobs", stream=True, token=True),
-    _row("GET", "/v0/topics/{topic}/leases", READ, None, "jobs in flight"),
+    _row("POST", "/v0/topics/{topic}/claim", f"{READ} {WRITE}", queues.claim, "claim jobs", Body.NEEDED),
+    _row("POST", "/v0/topics/{topic}/ack", WRITE, queues.ack, "complete jobs", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/nack", WRITE, queues.nack, "give jobs back", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/extend", WRITE, queues.extend, "keep jobs longer", Body.JSON),
+    _row("GET", "/v0/topics/{topic}/work", f"{READ} {WRITE}", work.stream, "stream of jobs", stream=True, token=True),
+    _row("GET", "/v0/topics/{topic}/leases", READ, queues.leases, "jobs in flight"),
     _row("GET", "/v0/topics/{topic}/segments", READ, ops.segments, "segment files, for external readers"),
     _row("POST", "/v0/topics/{topic}/stage", WRITE, None, "stage records of a transaction", Body.JSON),
     _row("POST", "/v0/topics/{topic}/compact", ADMIN, None, "rewrite sealed segments", Body.JSON),
@@ -171,6 +173,8 @@ class Match(NamedTuple):
         if not self.takes_body:
             return None
         assert self.route is not None
+        if empty and self.route.body is Body.NEEDED:
+            return None
         if content_type is None:
             return None if empty and self.route.body is Body.OPTIONAL else MEDIA_TYPE
         media = wire.media_type(content_type)

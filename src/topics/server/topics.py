@@ -52,6 +52,15 @@ class PutAnswer(msgspec.Struct):
     performance: wire.Performance
 
 
+class QueueCounts(msgspec.Struct):
+    """Jobs of a queue; `count` of the topic is the sum of the first three."""
+
+    ready: Annotated[int, about("can be claimed", U64)]
+    in_flight: Annotated[int, about("are leased", U64)]
+    delayed: Annotated[int, about("wait for the end of a nack's delay", U64)]
+    dead_lettered: Annotated[int, about("were moved to the dead letters since the start", U64)]
+
+
 class StateAnswer(msgspec.Struct):
     """A topic at one instant."""
 
@@ -68,7 +77,7 @@ class StateAnswer(msgspec.Struct):
     last_read_ts: Annotated[int | None, about("in ms", U64)]
     earliest_ts: Annotated[int | None, about("`$ts` of the lowest live record", U64)]
     performance: wire.Performance
-    queue: Annotated[dict[str, Any] | msgspec.UnsetType, about("only of queues")] = msgspec.UNSET
+    queue: Annotated[QueueCounts | msgspec.UnsetType, about("only of queues")] = msgspec.UNSET
 
 
 class TopicEntry(msgspec.Struct):

@@ -20,6 +20,7 @@ QUICK = {
     "truncate": 3_500,  # T7
     "fuzz": 60_000,  # T13
     "kill9": 2,  # T8
+    "queue-chaos": 1_350,  # T12
 }
 
 

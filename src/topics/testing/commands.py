@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topics.testing import damage, enginedamage, enginemutants, faults, fuzz, kill9, mutants, sweep
+from topics.testing import damage, enginedamage, enginemutants, faults, fuzz, kill9, mutants, queuechaos, sweep
 from topics.testing.enginesubject import EngineSubject
 from topics.testing.shardsubject import ShardSubject
 from topics.testing.subject import Subject, Violation
@@ -320,6 +320,22 @@ def kill9s(args: argparse.Namespace) -> int:
     return tally.report(seed=seed, acks=report.acks, **report.counts)
 
 
+def queue_chaos(args: argparse.Namespace) -> int:
+    """Workers killed and stalled, a server killed: every job done, acked ones never again."""
+    tally = Tally("queue-chaos", "jobs")
+    folder = Path(tempfile.mkdtemp(prefix="topics-queue-chaos-"))
+
+    def progress(acked: int, violations: list[str]) -> None:
+        tally.add((acked - tally.cases, violations))
+
+    report = queuechaos.run(folder, args.seed, queuechaos.QUICK if args.quick else args.count, progress)
+    if tally.violations:
+        print(f"kept for a look: {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder)
+    return tally.report(seed=args.seed, **report.counts)
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "crash": crash,
     "exhaustive": exhaustive,
@@ -329,6 +345,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "truncate": damages,
     "fuzz": fuzzing,
     "kill9": kill9s,
+    "queue-chaos": queue_chaos,
 }
 
 
@@ -363,6 +380,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument("--max-ops", type=_positive, default=3, help="longest sequence (default 3)")
         if name == "kill9":
             command.add_argument("--cycles", type=_positive, default=200, help="kills under load (default 200)")
+        if name == "queue-chaos":
+            command.add_argument("--count", type=_positive, default=20_000, help="jobs (default 20000)")
         if name == "fuzz":
             command.add_argument("--execs", type=_positive, default=1_000_000, help="inputs (default 1000000)")
     args = parser.parse_args(argv)

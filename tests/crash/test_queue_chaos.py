@@ -1,0 +1,57 @@
+"""Queues under chaos, in real processes: workers killed and stalled, the server killed (04, T12).
+
+`TOPICS_TEST_QUEUE_JOBS` sets the number of jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from topics.testing import queuechaos, serverproc
+
+JOBS = int(os.environ.get("TOPICS_TEST_QUEUE_JOBS", str(queuechaos.QUICK)))
+
+BUGGY = """
+import sys
+from topics.engine.lease import Leases
+from topics.engine.topic import Topic
+from topics.testing import faultyserver
+
+def unfenced(self, seq, node, id):
+    return self.held.get(seq)
+
+if sys.argv[1] == "unfenced":
+    Leases.find = unfenced
+else:
+    Topic.keeps_leases = property(lambda self: False)
+faultyserver.main()
+"""
+
+
+def quiet(acked: int, violations: list[str]) -> None:
+    """Nobody watches."""
+
+
+@pytest.mark.timeout(60 + JOBS // 20)
+def test_every_job_is_done_and_an_acked_one_never_again(tmp_path: Path) -> None:
+    """[QUE-4, ACK-2, LSE-4, LSE-5, LSE-8, QRC-3, QRC-7, WRK-6] Also T12: workers are stopped beyond their leases."""
+    seed = random.SystemRandom().randrange(2**32)
+    report = queuechaos.run(tmp_path, seed, JOBS, quiet)
+    assert report.violations == [], f"seed {seed}"
+    assert report.counts["server_kills"] == 2
+    assert report.counts["worker_kills"] >= 2
+    assert report.counts["got"] > JOBS  # some were delivered again
+    assert report.acked > JOBS * 0.9  # the others were acked by who did not live to note it
+
+
+@pytest.mark.parametrize(("bug", "rule"), [("unfenced", "again"), ("forgetful", "count")])
+def test_a_server_with_a_bug_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, rule: str) -> None:
+    """The run can fail: without fences a late worker acks what another has; without a log counters begin anew."""
+    monkeypatch.setattr(serverproc, "SERVE", (sys.executable, "-c", BUGGY, bug))
+    report = queuechaos.run(tmp_path, 5, queuechaos.QUICK, quiet)
+    assert rule in {one.partition(":")[0] for one in report.violations}, report

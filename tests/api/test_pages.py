@@ -67,3 +67,19 @@ def test_commands_and_program_of_the_watch_page_work(tmp_path: Path, capsys: pyt
         exec(compile(program.replace("http://127.0.0.1:4000", one.url), "watch.md", "exec"), scope)
         scope["server"].close()
     assert capsys.readouterr().out == "1 {'kg': 9}\n2 {'kg': 412}\n"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_commands_of_the_queue_page_work(tmp_path: Path) -> None:
+    """[U-41] And what the page shows of a stream is what comes, but for the instants and the lease."""
+    blocks = list(checks.blocks((checks.ROOT / "docs/guides/queues.md").read_text(encoding="utf-8")))
+    calls, stream = [block.text for block in blocks if block.language == "sh"]
+    (shown,) = [block.text for block in blocks if block.language == "text"]
+    with running(tmp_path) as one:
+        put, wrote, extended, acked, nacked, leases = map(json.loads, answers(calls, one.url))
+        came = "\n".join(answers(stream, one.url))
+    assert put["created"] is True
+    assert (wrote["count"], extended["extended"], acked["acked"]) == (3, 1, 1)
+    assert (nacked["skipped"], leases["leases"]) == ([2], [])
+    changing = re.compile(r'"(\$ts|deadline)":\d+|lease_[0-9a-f]+')
+    assert changing.sub("", came).strip() == changing.sub("", shown).strip()

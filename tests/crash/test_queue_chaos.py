@@ -53,5 +53,10 @@ def test_every_job_is_done_and_an_acked_one_never_again(tmp_path: Path) -> None:
 def test_a_server_with_a_bug_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, rule: str) -> None:
     """The run can fail: without fences a late worker acks what another has; without a log counters begin anew."""
     monkeypatch.setattr(serverproc, "SERVE", (sys.executable, "-c", BUGGY, bug))
-    report = queuechaos.run(tmp_path, 5, queuechaos.QUICK, quiet)
-    assert rule in {one.partition(":")[0] for one in report.violations}, report
+    rules: set[str] = set()
+    for seed in range(4):  # who is late when is chance
+        report = queuechaos.run(tmp_path / str(seed), seed, queuechaos.QUICK, quiet)
+        rules |= {one.partition(":")[0] for one in report.violations}
+        if rule in rules:
+            break
+    assert rule in rules

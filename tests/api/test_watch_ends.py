@@ -30,6 +30,7 @@ from tests.api.watching import (
     until_streams,
     watch,
 )
+from tests.api.wskit import Ws, command
 from topics.server import keys, sse
 from topics.testing import ManualClock
 
@@ -534,6 +535,41 @@ def test_a_full_socket_of_http_2_holds_a_stopping_server_up_for_a_second_or_so()
             thread = stopping(server)
             thread.join(6)
             assert not thread.is_alive(), "it is not waited for until the end of the drain"
+
+
+def left(server: Running, how: str, wid: str) -> socket.socket:
+    """A client that follows from the start, reads nothing of it, and sends its end."""
+    if how == "http1":
+        sock = Stream1(server, f"/v0/watch/{wid}", (), receive_bytes=4096).client.sock
+    elif how == "http2":
+        talk = Talk(server, initial_window=2**31 - 1, windows=False)
+        talk.give(2**30, 0)
+        sock = Stream2(talk, f"/v0/watch/{wid}").talk._sock
+    else:
+        sock = Ws(server, receive_bytes=4096).send(command("subscribe", topic="t", limit=1)).sock
+    until_streams(server, 1)
+    with server.client() as client:
+        for _ in range(150):
+            write(client, "t", BIG)
+    sock.shutdown(socket.SHUT_WR)
+    until_streams(server, 0)
+    return sock
+
+
+@pytest.mark.parametrize("how", ["http1", "http2", "websocket"])
+def test_a_client_that_left_has_a_second_for_what_it_did_not_take(how: str) -> None:
+    """[API-5, API-23] Its connection is not held for as long as that of one that may still read."""
+    clock = ManualClock()
+    with running(clock=clock) as server:
+        with server.client() as client:
+            put(client, "t")
+            wid = watch(client, "t", limit=1)["wid"]
+        with left(server, how, wid):
+            expect.until(server, lambda: len(server.server.connections.open) == 1)
+            pass_time(server, clock, 999)
+            assert server.on_loop(lambda: len(server.server.connections.open)) == 1
+            pass_time(server, clock, 1)
+            expect.until(server, lambda: not server.server.connections.open)
 
 
 @VERSIONS

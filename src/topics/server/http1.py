@@ -166,7 +166,10 @@ class Http1:
         is_waiting = exchange is not None and exchange.cancel is not None
         if (self._state is _BUSY and not is_waiting) or (self._state is not _BUSY and self._input):
             return self._transport.can_write_eof()  # without it (TLS) there is no half of a connection
+        was_stream = self._state is _STREAM
         self._drop()
+        if was_stream:
+            self._await(_ENDING, LINGER_NS)  # what it does not take by then it does not want
         return False
 
     def connection_lost(self) -> None:

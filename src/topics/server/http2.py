@@ -319,6 +319,8 @@ class Http2:
         self._parting = self._eof = True
         for stream in list(self._streams.values()):
             exchange = stream.exchange
+            if stream.listener is not None:
+                self._streams_until_ns = self._home.now_ns() + LINGER_NS
             if not stream.ended or stream.listener or (exchange is not None and exchange.cancel is not None):
                 self._reset(stream, ErrorCodes.CANCEL)
         self._flush()
@@ -363,7 +365,7 @@ class Http2:
             return
         if self._streams_until_ns is not None and now_ns >= self._streams_until_ns:
             self._give_up_streams()
-        if self._closing or self._is_stuck(now_ns):
+        if self._is_stuck(now_ns) or self._closing:
             return
         if self._partial_ns is not None and now_ns - self._partial_ns >= HEAD_NS:
             self._go_away(ErrorCodes.ENHANCE_YOUR_CALM)
@@ -375,7 +377,7 @@ class Http2:
         self._flush()
 
     def _give_up_streams(self) -> None:
-        """The server stops, and streams had a second for their last frame; other answers have longer [API-5]."""
+        """It ends, and streams had a second for their last frame; other answers have longer [API-5, API-23]."""
         for stream in list(self._streams.values()):
             if stream.is_ending:
                 self._reset(stream, ErrorCodes.CANCEL)

@@ -7,7 +7,7 @@
     open       commands are taken, frames are sent                the client's close, or a reason of ours
     parting    no further command; those taken are answered       the last answer, or ten seconds
     closing    our close frame is out                             the client's, its end, or a second without either
-    over       nothing more is said or heard
+    over       nothing more is said or heard                      what is unsent has gone, or a second has
 
 Output is bounded by the transport's marks and the one frame that crossed them; above the mark no command is read
 [WS-5]. Input that waits for its turn is bounded as well, counts as buffered, and pauses the socket [RES-3]. Deadlines
@@ -97,7 +97,7 @@ class WebSocket:
         self._is_deaf = False
         """What it sends cannot be understood; only its end is waited for."""
         self._deadline_ns = 0
-        """Of parting and closing."""
+        """Of parting and closing, and of what is unsent when it is over."""
         self._heard_ns = self._sent_at_ns = app.clock.monotonic_ns()
         self._pinged_ns: int | None = None
         self._written = self._sent = 0
@@ -165,7 +165,7 @@ class WebSocket:
 
     def sweep(self, now_ns: int) -> None:
         """Look at the deadlines; once a second."""
-        if self._is_stuck(now_ns) or self._state is _OVER:
+        if self._is_stuck(now_ns):
             return
         if self._state is _OPEN:
             self._check_pulse(now_ns)
@@ -380,6 +380,8 @@ class WebSocket:
     def _end(self) -> None:
         """Nothing is said or heard any more; again is fine."""
         if self._state is not _OVER:
+            if self._state is not _CLOSING:
+                self._deadline_ns = self._app.clock.monotonic_ns() + CLOSING_NS
             self._state = _OVER
             self._feed.close()
             self._drop_input()

@@ -692,6 +692,26 @@ def test_frames_lost_with_a_topic_made_anew_are_sent_again(
     assert again.until("record")[-1].seqs == [1, 2]
 
 
+def test_an_id_from_within_the_old_instance_loses_nothing_of_the_new_one(
+    client: httpx.Client, server: Running, topic: str, opened: Open
+) -> None:
+    """[RSM-5] Everything behind it was lost, the end of the old instance as well; the new one has grown past it."""
+    write(client, topic, 1, 2, 3, 4)
+    wid = watch(client, topic, limit=2)["wid"]
+    http2 = is_http2(client)
+    with open_stream(server, http2, wid) as stream:
+        ids = [one.id for one in stream.until("caught-up") if one.kind == "record"]
+    until_streams(server, 0)
+    client.delete(f"/v0/topics/{topic}")
+    write(client, topic, *"abc")
+    with open_stream(server, http2, wid) as stream:
+        stream.until("caught-up")
+    until_streams(server, 0)
+    gap, record = opened(wid=wid, fields=(f"Last-Event-ID: {ids[0]}",)).take(3)[1:]
+    assert (gap.kind, gap.cursors) == ("tombstone", {topic: 0})
+    assert record.seqs == [1, 2]
+
+
 def test_a_reconnect_that_missed_what_retention_took_is_told(
     client: httpx.Client, server: Running, topic: str, opened: Open
 ) -> None:

@@ -95,8 +95,8 @@ class Place(msgspec.Struct):
         before = self.before
         if told is None:
             return Start(self.seq, self.instance)
-        if before is not None and (told > self.seq or told == before.seq):
-            # Of the instance before, for nobody was ever further in this one: whatever was sent of it may be lost.
+        if before is not None and (told > self.seq or told <= before.seq):
+            # It is of the instance before, or may be: whatever was sent of this one may be lost [RSM-5].
             return Start(0, before.instance)
         return Start(min(self.seq, told), self.instance)
 

@@ -712,6 +712,31 @@ def test_an_id_from_within_the_old_instance_loses_nothing_of_the_new_one(
     assert record.seqs == [1, 2]
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_id_told_before_a_topic_was_deleted_loses_nothing_of_a_later_instance(
+    client: httpx.Client, server: Running, topic: str, opened: Open, times: int
+) -> None:
+    """[RSM-5, FRM-5] The stream saw it deleted; what came of it later was lost, however often it was made anew."""
+    write(client, topic, 1, 2, 3, 4)
+    wid = watch(client, topic)["wid"]
+    http2 = is_http2(client)
+    with open_stream(server, http2, wid) as stream:
+        stream.until("caught-up")
+        client.delete(f"/v0/topics/{topic}")
+        (last,) = stream.rest()
+    assert (last.kind, last.cursors) == ("topic-deleted", {topic: 4})
+    until_streams(server, 0)
+    for number in range(times):
+        client.delete(f"/v0/topics/{topic}")
+        write(client, topic, *range(1 if number < times - 1 else 5))
+        with open_stream(server, http2, wid) as stream:
+            stream.until("caught-up")
+        until_streams(server, 0)
+    gap, record = opened(wid=wid, fields=(f"Last-Event-ID: {last.id}",)).take(3)[1:]
+    assert (gap.kind, gap.cursors) == ("tombstone", {topic: 0})
+    assert record.seqs == [1, 2, 3, 4, 5]
+
+
 def test_a_reconnect_that_missed_what_retention_took_is_told(
     client: httpx.Client, server: Running, topic: str, opened: Open
 ) -> None:

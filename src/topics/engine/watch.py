@@ -148,7 +148,7 @@ class Follower:
 
     __slots__ = (
         "cursor", "feed", "instance", "is_behind", "is_first", "is_reached", "is_stale", "lane", "name", "share",
-        "sink", "target", "topic", "view",
+        "sink", "target", "topic", "view", "was",
     )  # fmt: skip
 
     def __init__(self, feed: Feed, name: str, cursor: int, view: View, instance: Instance | None) -> None:
@@ -172,6 +172,8 @@ class Follower:
         """`caught-up` was told since the last records."""
         self.is_stale = False
         """Its cursor is one of another instance."""
+        self.was = 0
+        """How far it was in instances before this one."""
         self.target = 0
         """The head seen when its turn began [STR-6]."""
 
@@ -179,6 +181,8 @@ class Follower:
         """Follow this instance."""
         found = Instance(topic.id, topic.epoch)
         self.is_stale = self.instance is not None and self.instance != found
+        if self.is_stale:
+            self.was = max(self.was, self.cursor)
         self.instance = found
         self.topic = topic
         self.target = topic.head
@@ -201,6 +205,8 @@ class Feed:
         self.followers: dict[str, Follower] = {}
         self.past: dict[str, int] = {}
         """Cursors of topics that are gone, or not followed yet."""
+        self.gone: dict[str, Follower] = {}
+        """Who followed those that are gone."""
         self._core = core
         self._line: deque[Follower] = deque()
         self._reading = False
@@ -288,6 +294,7 @@ class Feed:
             self._pop(follower)
             del self.followers[follower.name]
             self.past[follower.name] = follower.cursor
+            self.gone[follower.name] = follower
             self.sink.put(self.sink.framing.deleted(follower.name))
             if not self.followers:
                 self.sink.over()

@@ -18,7 +18,7 @@ from topics.codec.project import Projection
 from topics.engine import read as reading
 from topics.engine.core import Core
 from topics.engine.topic import Topic
-from topics.engine.watch import Instance, View
+from topics.engine.watch import Follower, Instance, View
 from topics.errors import TopicNotFound
 from topics.model import check_u32, check_u64
 from topics.server import failure, sse, wire
@@ -88,7 +88,24 @@ class Place(msgspec.Struct):
     instance: Instance
     seq: int
     before: Place | None = None
-    """Where it was in the instance before this one."""
+    """Where it was in the instance before this one, or further in one before that."""
+
+    def after(self, follower: Follower) -> Place:
+        """Where it is, with what a stream of it was sent."""
+        found = follower.instance
+        if found is None or found.id < self.instance.id:
+            return self
+        if found == self.instance:
+            if not follower.is_stale:
+                self.seq = max(self.seq, follower.cursor)
+            if self.before is not None:
+                self.before.seq = max(self.before.seq, follower.was)
+            return self
+        was = max(self.seq, follower.was, 0 if self.before is None else self.before.seq)
+        if follower.is_stale:  # nothing of the new one was sent yet
+            self.seq = max(self.seq, follower.was)
+            return self
+        return Place(found, follower.cursor, Place(self.instance, was))
 
     def start(self, told: int | None) -> Start:
         """Where a stream begins that was told this cursor last; it never raises one [RSM-3]."""
@@ -128,14 +145,8 @@ class Session:
 
     def note(self, stream: SseStream) -> None:
         """Take over how far one stream is."""
-        for name, follower in stream.feed.followers.items():
-            place = self.places[name]
-            if follower.instance is None or follower.is_stale:
-                continue
-            if follower.instance.id > place.instance.id:
-                self.places[name] = Place(follower.instance, follower.cursor, Place(place.instance, place.seq))
-            elif follower.instance == place.instance:
-                place.seq = max(place.seq, follower.cursor)
+        for name, follower in (stream.feed.gone | stream.feed.followers).items():
+            self.places[name] = self.places[name].after(follower)
 
     def drop(self, frame: bytes) -> None:
         """End its streams with a last word."""

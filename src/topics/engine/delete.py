@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from topics.codec import control
-from topics.engine import retention
-from topics.engine.core import Core, Outcome, control_frame
+from topics.engine import lifecycle, retention
+from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.retention import has_caps
 from topics.engine.topic import Change, Lsn, Topic
 from topics.errors import BatchTooLarge, CallerError, TopicsError
@@ -63,10 +63,35 @@ def _retained(core: Core, topic: Topic, removal: Removal, dry_run: bool, done: O
         elif dry_run:
             done(_result(topic, _would_delete(topic, _body(topic, removal, None))))
         else:
-            core.in_line(topic, lambda: _stage(core, topic, removal, done), done, quiet=_needs_quiet(topic))
+            _keeping_copies(core, topic, lambda over: _in_line(core, topic, removal, over), done)
 
     retention.catch_up(core, topic)
     retention.expire(core, topic, go_on, done)
+
+
+def _in_line(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
+    core.in_line(topic, lambda: _stage(core, topic, removal, done), done, quiet=_needs_quiet(topic))
+
+
+def _keeping_copies(core: Core, topic: Topic, remove: Callable[[Outcome], None], done: Outcome) -> None:
+    """Copies that routers made of the topic are in segments before it loses records: a restart cannot make them again.
+
+    Without that the destination would go back, and its readers would miss what is written there next [RRC-8]. Where
+    they cannot be kept the delete goes on all the same: whoever asked for it comes first.
+    """
+    edges = [edge for edge in core.routers.fed.get(topic.id, ()) if edge.has_pending]
+    if not edges or core.bring_in is None:
+        remove(done)
+        return
+    for edge in edges:
+        edge.pause()
+
+    def over(outcome: object) -> None:
+        for edge in edges:
+            edge.resume()
+        done(outcome)
+
+    lifecycle.keep_copies(core, edges, lambda error: guarded(lambda: remove(over), over))
 
 
 def _needs_quiet(topic: Topic) -> bool:

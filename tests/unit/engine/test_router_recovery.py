@@ -44,6 +44,21 @@ def test_copies_are_where_they_were_after_every_stop(stop: str) -> None:
 
 
 @after_every_stop
+def test_deleting_at_the_source_takes_no_copy_and_no_seq_from_the_destination(stop: str) -> None:
+    """[RRC-8] Whoever has read the copies goes on where he is, and misses nothing."""
+    store = routed()
+    route(store.engine)
+    each(store.engine, 6, name="a")
+    before = shape(store.engine, "b")
+    store.engine.delete("a", before_seq=4)
+    store.engine.delete("a", seqs=[5])
+    engine = store.stop(stop)
+    assert shape(engine, "b") == before
+    write(engine, "next", name="a")
+    assert [one.data for one in engine.read("b", before[-1][0]).records] == ["next"]
+
+
+@after_every_stop
 def test_a_router_never_backfills_what_was_there_before_it(stop: str) -> None:
     """[RRC-4] Also without any checkpoint."""
     store = routed()

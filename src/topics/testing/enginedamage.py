@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from topics import paths
+from topics.codec.segment import DELETE_BYTE, HOT
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.errors import TopicsError
@@ -38,6 +39,7 @@ SAMPLES = ("closed", "killed", "sharded")
 BOOT = "boot-2"
 
 _FLAG_SYNCED_PREFIX = 1 << 4
+_ENTRY = struct.Struct("<IIQI")
 
 
 class Damage(NamedTuple):
@@ -314,7 +316,25 @@ def _with_damage(one: Sample, damage: Damage, found: dict[str, View]) -> Store:
         if view.config.durability == "memory":
             # Nothing is promised about them: what cannot be read may be silent [S-130, S-246].
             topic.soft.update(seq for seq in topic.live.records if any(first <= seq <= last for first, last in hit))
+        shown = {rec.seq for rec in view.records}
+        for seq in shown.intersection(_unmarked(one, damage)):
+            for state in (topic.base, topic.live):
+                state.records = dict(sorted({**state.records, seq: topic.written[seq][-1]}.items()))
     return store
+
+
+def _unmarked(one: Sample, damage: Damage) -> list[int]:
+    """The record whose delete byte became 0x00: in an active segment that byte alone says whether it lives.
+
+    So it may be back, and the start counts that as damage (06 §14 step 5). In a sealed segment the `.idx` is believed.
+    """
+    data, index = one.files[damage.path], one.files.get(damage.path.removesuffix(".data") + ".idx", b"")
+    is_zeroed = damage.kind == "zero" and damage.path.endswith(".data") and data[damage.at] == DELETE_BYTE
+    if not is_zeroed or len(index) % _ENTRY.size or index[-_ENTRY.size :].startswith(HOT):
+        return []
+    first, _ = _span(one, damage.path)
+    ends = [offset + size - 1 for offset, size, _, _ in _ENTRY.iter_unpack(index)]
+    return [first + ends.index(damage.at)] if damage.at in ends else []
 
 
 def _owner(one: Sample, path: str) -> str:

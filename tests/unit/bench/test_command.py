@@ -26,6 +26,7 @@ def test_every_benchmark_is_known_and_says_what_it_measures() -> None:
         "http_read",
         "http_stall",
         "http_write",
+        "queue",
         "routers",
         "sse",
         "stalled",

@@ -13,10 +13,7 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import uvloop
@@ -51,7 +48,7 @@ def reads(limit: int, count: int) -> Group:
     def raw(dir: Path) -> Sample:
         page = dir / "page"
         page.write_bytes(os.urandom(limit * 145 + 200))
-        with _sender(page) as target:
+        with served.started("bench.bench_http_read", str(page)) as target:
             return _load(target, request)
 
     def _load(target: served.Target, request: bytes) -> Sample:
@@ -72,19 +69,6 @@ def _fill(dir: Path) -> None:
         for _ in range(RECORDS // 1000):
             engine.append(served.TOPIC, [{"data": served.DATA}] * 1000)
         engine.checkpoint(full=True)
-
-
-@contextmanager
-def _sender(page: Path) -> Iterator[served.Target]:
-    command = [sys.executable, "-m", "bench.bench_http_read", str(page)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout is not None
-        yield served.Target(int(child.stdout.readline()), child.pid)
-    finally:
-        child.send_signal(signal.SIGTERM)
-        child.communicate()
 
 
 class _Sender(asyncio.Protocol):

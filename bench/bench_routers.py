@@ -3,8 +3,7 @@
 Measured: single records of 100 bytes of class `disk`, one after another over one connection, to a topic without routers
 and to one that ten routers copy into ten others. At 200 writes a second: how long the answer takes. As fast as they are
 answered: the bytes that the log grows by per write, from the server's own count, and the server's CPU, beside the same
-record written to ten topics by ten requests; here the next write meets the copying of the last ones, which its p50
-shows and no bound asks for.
+record written to ten topics by ten requests; here the next write meets the copying of the last ones.
 
 Checked: every destination has every record in the end. Not measured: filters, exactly-once keys, destinations that
 take direct writes.
@@ -52,7 +51,7 @@ def _hurried(writes: int) -> Group:
     routed, alone, separate = f"{FAN_OUT} routers", "no routers", f"{FAN_OUT} writes"
     figures = [
         Figure("log bytes beside one write", routed, alone, "time", 1.05, "wal_bytes"),
-        Figure("p50 of the answer", routed, alone, "time", None, "p50_us"),
+        Figure("p50 of the answer", routed, alone, "time", 1.1, "p50_us"),
         Figure("log bytes beside ten writes", routed, separate, "time", None, "wal_bytes"),
         Figure("server CPU beside ten writes", routed, separate, "time", None, "cpu_us"),
     ]

@@ -10,35 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import uvloop
 
 from bench import served
 
-WRITER = b"writer\n"
 WATCHER = b"watch!\n"
-FRAME = b"event: record"
 
 
-@contextmanager
-def spreader() -> Iterator[served.Target]:
+def spreader() -> AbstractContextManager[served.Target]:
     """The baseline."""
-    command = [sys.executable, "-m", "bench.fanout"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout is not None
-        yield served.Target(int(child.stdout.readline()), child.pid)
-    finally:
-        child.send_signal(signal.SIGTERM)
-        child.communicate()
+    return served.started("bench.fanout")
 
 
 class Watcher(asyncio.Protocol):
@@ -173,9 +158,6 @@ class _Spread(asyncio.Protocol):
 
     watchers: list[asyncio.Transport] = []  # noqa: RUF012 - of the process
 
-    def __init__(self) -> None:
-        self._writes = False
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
 
@@ -183,8 +165,6 @@ class _Spread(asyncio.Protocol):
         if data == WATCHER:
             self.watchers.append(self._transport)
             self._transport.write(b"ok")
-        elif data == WRITER:
-            self._writes = True
         else:
             for one in self.watchers:
                 one.write(data)

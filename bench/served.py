@@ -48,7 +48,14 @@ class Target(NamedTuple):
 @contextmanager
 def served(dir: Path, kind: str = "write") -> Iterator[Target]:
     """Our server in a process of its own: `write`, or `decode` for the baseline."""
-    command = [sys.executable, "-m", "bench.served", kind, str(dir)]
+    with started("bench.served", kind, str(dir)) as target:
+        yield target
+
+
+@contextmanager
+def started(module: str, *words: str) -> Iterator[Target]:
+    """A module as a process of its own; its first line is its port, and SIGTERM ends it."""
+    command = [sys.executable, "-m", module, *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:

@@ -21,10 +21,13 @@ from tests.api.watching import (
     Stream,
     Stream1,
     Stream2,
+    close_stream,
     encoded,
+    finish_stream,
     is_http2,
     open_stream,
     pass_time,
+    reset_stream,
     sessions,
     streams,
     until_streams,
@@ -218,32 +221,16 @@ def test_streams_are_counted_and_a_slot_is_free_when_one_ends(http2: bool, which
 # Ends
 
 
-def _close(stream: Stream) -> None:
-    stream.close()
-
-
-def _finish(stream: Stream) -> None:
-    if isinstance(stream, Stream2):
-        stream.talk.end_input()
-    elif isinstance(stream, Stream1):
-        stream.client.finish()
-
-
-def _reset(stream: Stream) -> None:
-    assert isinstance(stream, (Stream1, Stream2))
-    stream.reset()
-
-
 def _violate(stream: Stream) -> None:
     """What makes the server send GOAWAY over HTTP/2; over HTTP/1.1 the connection is reset."""
     if isinstance(stream, Stream2):
         stream.talk.send_bytes(b"\xff\xff\xff" + b"\0" * 20)
     else:
-        _reset(stream)
+        reset_stream(stream)
 
 
 @VERSIONS
-@pytest.mark.parametrize("how", [_close, _finish, _reset, _violate])
+@pytest.mark.parametrize("how", [close_stream, finish_stream, reset_stream, _violate])
 def test_a_client_that_goes_leaves_nothing_behind(server: Running, http2: bool, how: Callable[[Stream], None]) -> None:
     """[API-23, RES-6] End of input, reset of the connection or of the stream: it ends at once, slots are free."""
     topic = f"gone-{http2}-{how.__name__}"
@@ -269,7 +256,7 @@ def test_half_closed_means_the_stream_ends_without_its_last_chunk(server: Runnin
         wid = watch(client, "half")["wid"]
     with open_stream(server, False, wid) as stream:
         stream.until("caught-up")
-        _finish(stream)
+        finish_stream(stream)
         assert stream.rest() == []
         assert not stream.is_complete
     until_streams(server, 0)

@@ -13,7 +13,16 @@ from tests.api.frames import Talk
 from tests.api.kit import Running, running
 from tests.api.test_metrics import scrape
 from tests.api.test_queues import at_once, cohort
-from tests.api.watching import Stream, Stream1, Stream2, is_http2, pass_time, until_streams
+from tests.api.watching import (
+    Stream,
+    Stream2,
+    close_stream,
+    finish_stream,
+    is_http2,
+    pass_time,
+    reset_stream,
+    until_streams,
+)
 from tests.api.working import call, claimed, counts, jobs, produce, pushed, queue, seqs, work
 from topics.server import keys
 from topics.testing import ManualClock
@@ -286,24 +295,8 @@ def test_silence_is_filled_with_heartbeats(
 # Ends
 
 
-def _close(stream: Stream) -> None:
-    stream.close()
-
-
-def _finish(stream: Stream) -> None:
-    if isinstance(stream, Stream2):
-        stream.talk.end_input()
-    elif isinstance(stream, Stream1):
-        stream.client.finish()
-
-
-def _reset(stream: Stream) -> None:
-    assert isinstance(stream, (Stream1, Stream2))
-    stream.reset()
-
-
 @VERSIONS
-@pytest.mark.parametrize("how", [_close, _finish, _reset])
+@pytest.mark.parametrize("how", [close_stream, finish_stream, reset_stream])
 def test_what_a_connection_held_is_released_when_it_ends(
     server: Running, http2: bool, how: Callable[[Stream], None]
 ) -> None:

@@ -267,3 +267,22 @@ def sessions(server: Running) -> int:
 def until_streams(server: Running, count: int) -> None:
     """Wait until so many are open."""
     expect.until(server, lambda: len(server.server.app.streams) == count)
+
+
+def close_stream(stream: Stream) -> None:
+    """The client closes its connection, or its stream."""
+    stream.close()
+
+
+def finish_stream(stream: Stream) -> None:
+    """It sends no more."""
+    if isinstance(stream, Stream2):
+        stream.talk.end_input()
+    elif isinstance(stream, Stream1):
+        stream.client.finish()
+
+
+def reset_stream(stream: Stream) -> None:
+    """It resets the connection, or the stream."""
+    assert isinstance(stream, (Stream1, Stream2))
+    stream.reset()

@@ -442,16 +442,7 @@ class Index:
             return self.segments.reader.project(run.source, run.first + low, run.entries[low:high], wanted)
         if run.source is not None or self._recent is None:
             return None
-        found = self._recent.run(self.topic_id, run.first + low, high - low)
-        if found is None:
-            return None
-        pieces: list[bytes] = []
-        for frames, offsets in found:
-            made = project.run_of_wal(frames, offsets, wanted)
-            if made is None:
-                return None
-            pieces += made
-        return pieces
+        return _rendered(self._recent.run(self.topic_id, run.first + low, high - low), wanted)
 
     def newest(self, first: int, last: int, wanted: Projection, max_bytes: int) -> list[bytes] | None:
         """Live records in a row up to the end of the log as JSON, if they are in memory and few enough [A-13]."""
@@ -460,13 +451,7 @@ class Index:
         found = self._recent.run(self.topic_id, first, last - first + 1)
         if found is None or sum(len(frames) for frames, _ in found) > max_bytes:
             return None
-        pieces: list[bytes] = []
-        for frames, offsets in found:
-            made = project.run_of_wal(frames, offsets, wanted)
-            if made is None:
-                return None
-            pieces += made
-        return pieces
+        return _rendered(found, wanted)
 
     def _fetch_logged(self, run: Run, locations: Locations, positions: Sequence[int]) -> list[Stored | Absent]:
         """Frames of the tail: from memory where they are recent, else from the WAL."""
@@ -578,6 +563,19 @@ class Index:
             self._tags.drop_through(min(sealed_end, upper))
         else:
             self._tags.drop_through(upper)
+
+
+def _rendered(found: list[tuple[bytes, list[int]]] | None, wanted: Projection) -> list[bytes] | None:
+    """Frames in memory as JSON; None where that takes a closer look, or there are none."""
+    if found is None:
+        return None
+    pieces: list[bytes] = []
+    for frames, offsets in found:
+        made = project.run_of_wal(frames, offsets, wanted)
+        if made is None:
+            return None
+        pieces += made
+    return pieces
 
 
 def _matching(tags: TagIndex, match: Selector) -> SeqArray:

@@ -258,7 +258,7 @@ FRAMES = st.builds(
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.lists(FRAMES, max_size=12).map(b"".join), st.binary(max_size=6), st.integers(0, 2**32), st.integers(50, 400))
+@given(st.lists(FRAMES, max_size=12).map(b"".join), st.binary(max_size=6), st.integers(0, 2**32), st.integers(125, 400))
 def test_frames_mean_the_same_to_us_as_to_another_implementation(
     data: bytes, rubbish: bytes, seed: int, most: int
 ) -> None:

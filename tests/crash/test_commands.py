@@ -1,6 +1,7 @@
 """The fault commands in their quick size: what CI runs of 13 §4."""
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ def test_the_sweep_finds_no_broken_promise(command: str, capsys: pytest.CaptureF
     assert {"command", "cases", "violations", "seed", "seconds"} <= report.keys()
     assert (report["command"], report["violations"], code) == (command, 0, 0), err
     assert report["cases"] >= QUICK[command]
+    assert logging.getLogger("topics").level == logging.NOTSET  # quiet for the sweep alone
 
 
 def test_reads_that_fail_once_leave_a_rewrite_explained() -> None:

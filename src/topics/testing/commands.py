@@ -385,5 +385,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == "fuzz":
             command.add_argument("--execs", type=_positive, default=1_000_000, help="inputs (default 1000000)")
     args = parser.parse_args(argv)
+    before = logging.getLogger("topics").level
     quiet()
-    return COMMANDS[args.command](args)
+    try:
+        return COMMANDS[args.command](args)
+    finally:
+        logging.getLogger("topics").setLevel(before)

@@ -19,7 +19,7 @@ No clock, no disk, no callers: pure. Owner only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set, Sized
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -81,6 +81,13 @@ class Lease:
         """Its ack is on its way: it does not expire, and nobody acks it again."""
         self.dead = False
         """The job was removed under it."""
+
+
+def claimed(lease: Lease, deliveries: int) -> Event:
+    """A claim as it is logged."""
+    return Event(
+        event=CLAIMED, node=lease.node, lease_id=lease.id, deadline_ms=lease.deadline_ms, deliveries=deliveries
+    )
 
 
 class Due(NamedTuple):
@@ -210,12 +217,9 @@ class Leases:
             heappush(self._tracked, seq)
         self._put(seq)
 
-    def claim(self, seq: int, node: str, id: int, deadline_ms: int, holder: object = None) -> Event:
-        """Hand out a chosen job [CLM-3]."""
-        deliveries = self.deliveries.get(seq, 0) + 1
-        event = Event(event=CLAIMED, node=node, lease_id=id, deadline_ms=deadline_ms, deliveries=deliveries)
-        self.apply(seq, event, holder)
-        return event
+    def claim(self, seq: int, node: str, id: int, deadline_ms: int, holder: object = None) -> Lease:
+        """Hand out a chosen job [CLM-3]; how often it was by then is in `deliveries`."""
+        return self._claimed(seq, node, id, deadline_ms, self.deliveries.get(seq, 0) + 1, holder)
 
     def take_due(self, count: int) -> list[Due]:
         """Jobs to be moved now, lowest first; they are neither claimable nor due until that is decided [DLQ-2]."""
@@ -281,18 +285,17 @@ class Leases:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def apply(self, seq: int, event: Event, holder: object = None) -> None:
+    def apply(self, seq: int, event: Event) -> None:
         """Make an event true, now or in replay; a stale one changes nothing [QRC-4]."""
         if event.event == CLAIMED:
-            self._claimed(seq, event, holder)
+            self._claimed(seq, event.node, event.lease_id, event.deadline_ms, event.deliveries, None)
             return
         lease = self.held.get(seq)
         if lease is None or lease.id != event.lease_id:
             return
         if event.event == EXTENDED:
             lease.deadline_ms = event.deadline_ms
-            heappush(self._expiries, (event.deadline_ms, seq))
-            self._expiries = _tidied(self._expiries, len(self.held), lambda row: self._expires(*row))
+            self._push_expiry(event.deadline_ms, seq)
         elif event.event == ACKED:
             self.done((seq,))
         else:
@@ -302,24 +305,33 @@ class Leases:
             if event.ready_at_ms:
                 self.delayed[seq] = event.ready_at_ms
                 heappush(self._delays, (event.ready_at_ms, seq))
-                self._delays = _tidied(self._delays, len(self.delayed), lambda row: self.delayed.get(row[1]) == row[0])
+                if len(self._delays) > _room(self.delayed):
+                    self._delays = _tidied(self._delays, lambda row: self.delayed.get(row[1]) == row[0])
             else:
                 self._put(seq)
 
-    def _claimed(self, seq: int, event: Event, holder: object) -> None:
+    def _claimed(self, seq: int, node: str, id: int, deadline_ms: int, deliveries: int, holder: object) -> Lease:
         before = self.held.get(seq)
         if before is not None:
             self._end(before)
-        self._take_out(seq)
-        if seq not in self.deliveries:
+        if seq in self.deliveries:
+            self._take_out(seq)
+        else:
             heappush(self._tracked, seq)
-            self._tracked = _tidied(self._tracked, len(self.deliveries), self.deliveries.__contains__)
-        self.deliveries[seq] = event.deliveries
-        self.held[seq] = Lease(seq, event.node, event.lease_id, event.deadline_ms, holder)
+            if len(self._tracked) > _room(self.deliveries):
+                self._tracked = _tidied(self._tracked, self.deliveries.__contains__)
+        self.deliveries[seq] = deliveries
+        lease = self.held[seq] = Lease(seq, node, id, deadline_ms, holder)
         self.in_flight += 1
-        heappush(self._expiries, (event.deadline_ms, seq))
-        self._expiries = _tidied(self._expiries, len(self.held), lambda row: self._expires(*row))
-        self.cursor = max(self.cursor, seq)
+        self._push_expiry(deadline_ms, seq)
+        if seq > self.cursor:
+            self.cursor = seq
+        return lease
+
+    def _push_expiry(self, deadline_ms: int, seq: int) -> None:
+        heappush(self._expiries, (deadline_ms, seq))
+        if len(self._expiries) > _room(self.held):
+            self._expiries = _tidied(self._expiries, lambda row: self._expires(*row))
 
     def _end(self, lease: Lease) -> None:
         del self.held[lease.seq]
@@ -332,7 +344,8 @@ class Leases:
         if seq in self.deliveries:
             self._reclaim.add(seq)
             heappush(self._lowest, seq)
-            self._lowest = _tidied(self._lowest, len(self._reclaim), self._reclaim.__contains__)
+            if len(self._lowest) > _room(self._reclaim):
+                self._lowest = _tidied(self._lowest, self._reclaim.__contains__)
 
     def _take_out(self, seq: int) -> None:
         self.delayed.pop(seq, None)
@@ -439,10 +452,13 @@ class Leases:
         return iter(seqs[:count])
 
 
-def _tidied(heap: list[_N], wanted: int, is_wanted: Callable[[Any], bool]) -> list[_N]:
-    """A heap without what is not wanted any more, once that is most of it."""
-    if len(heap) <= 2 * wanted + 64:
-        return heap
+def _room(wanted: Sized) -> int:
+    """How long the heap of these may become before it is tidied: most of it is not wanted any more."""
+    return 2 * len(wanted) + 64
+
+
+def _tidied(heap: list[_N], is_wanted: Callable[[Any], bool]) -> list[_N]:
+    """A heap without what is not wanted any more."""
     kept = [one for one in dict.fromkeys(heap) if is_wanted(one)]
     heapify(kept)
     return kept

@@ -38,7 +38,7 @@ from topics.engine.alarms import Alarm
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.delete import remove_jobs
 from topics.engine.index import Stored
-from topics.engine.lease import DELAY_MS_MAX, Lease, Leases, clamped_ms, lease_number, turns
+from topics.engine.lease import DELAY_MS_MAX, Lease, Leases, claimed, clamped_ms, lease_number, turns
 from topics.engine.topic import ACK, Topic
 from topics.errors import (
     BatchTooLarge,
@@ -655,14 +655,14 @@ class _Events:
     def __init__(self, core: Core, topic: Topic) -> None:
         self._core = core
         self._topic = topic
-        self._kept = core.wal is not None and topic.keeps_leases
+        self.kept = core.wal is not None and topic.keeps_leases
         self._now = core.clock.now_ms()
         self._frames: list[bytes] = []
         self._last: tuple[int, control.Lease] | None = None
 
     def add(self, seq: int, event: control.Lease) -> None:
         """One event more."""
-        if self._kept:
+        if self.kept:
             if self._last is not None:
                 self._encode(*self._last, more=True)
             self._last = (seq, event)
@@ -743,13 +743,16 @@ class _Pass:
         """One slice; whether there may be more. What cannot be read now is left for later passes."""
         leases, index = leases_of(self._topic), self._topic.index
         seqs = leases.choose(min(self._left, SLICE), self._look)
+        order = sorted(seqs)
         try:
-            frames = dict(zip(sorted(seqs), index.frames(sorted(seqs)), strict=True))
+            frames = index.frames(order)
         except OSError:
             leases.put_back(seqs)
             raise
-        for at, seq in enumerate(seqs):
-            stored = frames[seq]
+        if order != seqs:
+            by_seq = dict(zip(order, frames, strict=True))
+            frames = [by_seq[seq] for seq in seqs]
+        for at, (seq, stored) in enumerate(zip(seqs, frames, strict=True)):
             if isinstance(stored, Absent):
                 self._unreadable.append(seq)
             elif self._budget > 0:
@@ -771,13 +774,15 @@ class _Pass:
         core.deliveries += 1
         id = lease_number(core.run, core.deliveries)
         deadline = self._now + clamped_ms(claimer.claim.lease_ms, self._topic.config.lease_ms)
-        event = leases.claim(seq, claimer.claim.node, id, deadline, claimer.holder)
-        self._events.add(seq, event)
+        lease = leases.claim(seq, claimer.claim.node, id, deadline, claimer.holder)
+        deliveries = leases.deliveries[seq]
+        if self._events.kept:
+            self._events.add(seq, claimed(lease, deliveries))
         if claimer.holder is not None:
-            claimer.holder.held[seq] = leases.held[seq]
+            claimer.holder.held[seq] = lease
         data, meta = envelope.parts(stored.data)
         job = Job(
-            seq=seq, lease_id=token(id), deadline=deadline, ts=stored.ts, deliveries=event.deliveries,
+            seq=seq, lease_id=token(id), deadline=deadline, ts=stored.ts, deliveries=deliveries,
             tag=None if stored.tag is None else stored.tag.decode(), raw_data=data, raw_meta=meta,
         )  # fmt: skip
         self._jobs[at].append(job)

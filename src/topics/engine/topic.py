@@ -422,7 +422,7 @@ class Topic:
             hi = min(hi, entry.before_seq - 1)
         if entry.match is None:
             assert entry.seqs is not None
-            seqs = np.unique(np.array(entry.seqs, np.uint64))
+            seqs = np.array(sorted(set(entry.seqs)), np.uint64)
             return seqs[(seqs >= np.uint64(lo)) & (seqs <= np.uint64(max(hi, 0)))]
         if lo > hi:
             return np.empty(0, np.uint64)

@@ -18,6 +18,7 @@ from topics.engine.lease import (
     Due,
     Lease,
     Leases,
+    claimed,
     clamped_ms,
     lease_number,
     turns,
@@ -329,7 +330,8 @@ def test_dealing_gives_every_job_once_while_anybody_wants_one(count: int, wants:
 def test_replaying_the_events_gives_the_same_leases() -> None:
     """[QRC-1, QRC-3]"""
     jobs = Jobs(5)
-    events = [(seq, jobs.leases.claim(seq, "w", seq, 100)) for seq in jobs.leases.choose(4, jobs.look)]
+    chosen = jobs.leases.choose(4, jobs.look)
+    events = [(seq, claimed(jobs.leases.claim(seq, "w", seq, 100), jobs.leases.deliveries[seq])) for seq in chosen]
     events.append((1, jobs.leases.release(jobs.lease(1))))
     events.append((2, jobs.leases.release(jobs.lease(2), 70)))
     events.append((3, jobs.leases.extend(jobs.lease(3), 400)))

@@ -24,6 +24,8 @@
     ├── StorageFull          (DiskError) no space; deletes still work, writes return when space is back
     ├── ShardReadOnly        (DiskError) an earlier failure latched this part of the log until restart
     ├── CommitFailed         (DiskError) this write's own commit failed: it may appear once, or never
+    ├── StoreUnavailable     (DiskError) the cold tier cannot be reached, or cannot tell
+    ├── ColdStoreMismatch    (DiskError) the cold tier belongs to another store
     ├── MetadataLost         (DiskError) topics exist that no snapshot and no complete log describes
     └── WalError             everything the log library raises [W-70]
         ├── WalIo                (DiskError) an operation of the system failed; `error` is the OSError
@@ -409,3 +411,15 @@ class CommitFailed(DiskError):
     """The commit of this very write failed; nothing of it is visible, and it is indeterminate [R-6]."""
 
     code = "internal"
+
+
+class StoreUnavailable(DiskError):
+    """The cold tier cannot be reached or cannot tell; nothing is known to be lost [S-318, S-323]."""
+
+    code = "not_ready"
+
+
+class ColdStoreMismatch(DiskError):
+    """The cold tier holds the segments of another store; nothing was changed [S-14]."""
+
+    code = "cold_store_mismatch"

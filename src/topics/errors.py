@@ -12,6 +12,7 @@
     ├── TopicExistsIncompatible (CallerError) the topic exists with another type
     ├── TopicNotEmpty        (CallerError) the topic was to be deleted only if empty
     ├── RouterNotFound       (CallerError) no router of that name
+    ├── PinNotFound          (CallerError) no pin of that id: it has ended, or never was
     ├── RouterCycle          (CallerError) the router would close a cycle; `cycle` names the topics
     ├── RouterFanIn          (CallerError) the destination is fed by another source already
     ├── RouterRepoint        (CallerError) the router exists with another source or destination
@@ -311,6 +312,16 @@ class RouterNotFound(CallerError):
     def __init__(self, router: str) -> None:
         super().__init__(f"there is no router {router!r}")
         self.router = router
+
+
+class PinNotFound(CallerError):
+    """No pin has this id: it has ended, or never was [A-8]."""
+
+    code = "not_found"
+
+    def __init__(self, pin: str) -> None:
+        super().__init__(f"there is no pin {pin!r}")
+        self.pin = pin
 
 
 class RouterCycle(CallerError):

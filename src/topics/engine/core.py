@@ -23,6 +23,7 @@ from topics.engine.alarms import Alarms
 from topics.engine.config import EngineConfig
 from topics.engine.dedupe import IdempotencyKeys, Producers
 from topics.engine.load import Load
+from topics.engine.pins import Pins
 from topics.engine.pump import Pump
 from topics.engine.recent import RecentFrames
 from topics.engine.router import Edge, Routers
@@ -136,6 +137,7 @@ class Core:
         self.orphan_dirs = 0
         self.dropped_segments = 0
         self.alarms = Alarms()
+        self.pins = Pins(clock, self.alarms)
         self.pump = Pump(owner, clock)
         self.service: Callable[[Topic], Callable[[], bool]] = lambda topic: lambda: False
         """How a topic's followers are served; given by the engine."""

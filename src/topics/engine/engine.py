@@ -652,6 +652,7 @@ class Engine:
         core = self._core
         core.closing = True
         core.load.end()
+        core.pins.end()
         if core.wal is not None:
             for shard in core.wal.shards:
                 shard.flush()

@@ -359,6 +359,9 @@ def remove_files(core: Core, topic_id: int) -> None:
             return
         core.unremoved.discard(topic_id)
         core.removing.pop(topic_id, None)
+        core.pins.when_free(topic_id, None, None, clear)
+
+    def clear() -> None:
         core.owner.aside("files", lambda: clear_dir(core, dead), core.note_failure(f"clearing {dead}"))
 
     core.owner.aside("files", rename, renamed)

@@ -8,6 +8,7 @@ follows behind it. Owner only; file work goes aside.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -100,7 +101,17 @@ def _unlink(core: Core, topic: Topic, one: Segment, *, stub: bool) -> None:
     assert topic.index.segments is not None
     core.dropped_segments += 1
     work = partial(storage.unlink, topic.index.segments.files, one.first, stub=stub)
-    core.owner.aside("files", work, core.note_failure(f"dropping segment {one.first} of {topic.name!r}"))
+    unlink_when_free(core, topic, one.first, None, work)
+
+
+def unlink_when_free(core: Core, topic: Topic, first: int, generation: int | None, unlink: Callable[[], None]) -> None:
+    """Unlink files of a segment off the owner, once no pin holds them [A-8]; a deleted topic's go with it."""
+
+    def begin() -> None:
+        if not topic.removed:
+            core.owner.aside("files", unlink, core.note_failure(f"unlinking segment {first} of {topic.name!r}"))
+
+    core.pins.when_free(topic.id, first, generation, begin)
 
 
 class Rewriter:
@@ -138,6 +149,8 @@ class Rewriter:
             usable = one.sealed and one.has_data and not one.busy and one.live and one.last <= topic.index.ckpt_seq
             if not usable or one.data_len < least or one.first in segments.reader.damaged:
                 continue
+            if self._core.pins.is_frozen(topic.id, one.first):
+                continue
             # A cheap bound first: accounted bytes are less than frame bytes.
             if one.live_bytes * REWRITE_SHARE > one.data_len:
                 continue
@@ -155,6 +168,8 @@ class Rewriter:
         self._busy = True
         topic.rewritten_ms = now
         moved = one.data_len * 2
+        unlink_old = partial(storage.unlink_data, segments.files, one.first, one.generation)
+        old = one.generation
 
         def copied(error: BaseException | None) -> None:
             if error is not None:
@@ -169,10 +184,11 @@ class Rewriter:
                 return
             rewrite.commit()
             self.total += 1
-            core.owner.aside("files", rewrite.clean_up, cleaned)
+            unlink_when_free(core, topic, one.first, old, unlink_old)
+            core.owner.aside("files", rewrite.write_tags, cleaned)
 
         def cleaned(error: BaseException | None) -> None:
-            core.note_failure(f"the old data of segment {one.first} of {topic.name!r}")(error)
+            core.note_failure(f"the tags of segment {one.first} of {topic.name!r}")(error)
             self._rest(moved)
 
         def give_up(error: BaseException) -> None:

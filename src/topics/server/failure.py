@@ -108,6 +108,7 @@ _FIELDS: dict[type[TopicsError], tuple[int, tuple[str, ...]]] = {
     errors.TopicNotEmpty: (409, ("topic", "count")),
     errors.TopicExistsIncompatible: (409, ("topic", "existing_type", "requested_type")),
     errors.RouterNotFound: (404, ("router",)),
+    errors.PinNotFound: (404, ()),
     errors.RouterCycle: (409, ("cycle",)),
     errors.RouterFanIn: (409, ("topic", "reason")),
     errors.RouterRepoint: (409, ("router", "reason", "existing_source", "existing_dest")),

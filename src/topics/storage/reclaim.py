@@ -4,11 +4,11 @@
     Rewrite   copy      survivors to `seg-N.gK.data`, synced and named
               hand_over deletes that came since; what comes later stays pending
               finish    the new `.idx` renamed over the old one: **the commit point**, one atomic step
-              commit    the owner switches; `clean_up` then unlinks the old `.data` and writes the new `.tag`
+              commit    the owner switches; then `unlink_data` of the old generation, and `write_tags`
 
 A rewritten segment keeps its name, first seq and count: removed seqs become fillers [S-280]. A frame that does not
 verify ends the rewrite: only what is provably deleted is left out. Which segments are due, and whether floors cover a
-drop [S-277], is the caller's business. `copy`, `finish` and `clean_up` are file work for any thread, the rest is the
+drop [S-277], is the caller's business. `copy`, `finish` and `write_tags` are file work for any thread, the rest is the
 owner's.
 """
 
@@ -52,6 +52,12 @@ def unlink(files: SegmentFiles, first: int, *, stub: bool = False) -> None:
     files.fs.point("seg.drop.between")
     if not stub:
         files.remove(files.path(first, "idx"))
+    files.sync_dir()
+
+
+def unlink_data(files: SegmentFiles, first: int, generation: int) -> None:
+    """Remove one generation of `.data`, which readers may still have mapped; idempotent."""
+    files.remove(files.path(first, "data", generation))
     files.sync_dir()
 
 
@@ -144,13 +150,10 @@ class Rewrite:
         segment.generation, segment.data_len, segment.idx_xxh3 = self.generation, self.data_len, self._idx_xxh3
         segment.has_tags = bool((self._fresh["flags"] & codec.HAS_TAG).any())
 
-    def clean_up(self) -> None:
-        """Unlink the old generation, which readers may still have mapped, and write the tags that are left."""
+    def write_tags(self) -> None:
+        """Write the tags that are left."""
         assert self._durable
         first = self.segment.first
-        for generation in generations(self.files, first):
-            if generation != self.generation:
-                self.files.remove(self.files.path(first, "data", generation))
         path = self.files.path(first, "data", self.generation)
         data = self.files.read(path) or b""
         found = tags.tags_of_entries(data, self._fresh, first)

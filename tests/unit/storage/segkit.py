@@ -21,7 +21,7 @@ from topics.storage.cycle import Cycle
 from topics.storage.descriptor import Claim, Limits, Segment, room
 from topics.storage.maps import MapCache
 from topics.storage.rebuild import NO_CLAIM, Opened, open_segments
-from topics.storage.reclaim import Rewrite, drop, unlink
+from topics.storage.reclaim import Rewrite, drop, unlink, unlink_data
 from topics.storage.segments import Absent, TopicSegments
 from topics.testing import SimFs
 from topics.testing.simfs import STYLES, Call
@@ -239,7 +239,8 @@ class Life:
             raise
         self.settled |= {seq for seq in carried | set(late) if target.first <= seq <= target.last}
         work.commit()
-        work.clean_up()
+        unlink_data(self.topic.files, target.first, work.generation - 1)
+        work.write_tags()
 
     def judge(self, fs: Fs, *, replay: bool = True) -> Opened:
         """Open a survivor twice and hold what is found against the model. No damage may be told."""

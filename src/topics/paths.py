@@ -12,6 +12,7 @@
       seg-%016d.{data,idx,tag}       segment
       seg-%016d.g%04d.data           segment, generation 1, 2 …
     staging/%016x-<version>/         staging_dir, with out/ inside
+      part-%016d                     part
     <cold root>/.topics-store        COLD_STORE_FILE
     *.tmp  *.salvaged                tmp, salvaged
 
@@ -93,6 +94,7 @@ _SHARD = re.compile(r"shard-([0-9]{2})")
 _TOPIC = re.compile(r"([0-9A-F]{8}|[1-9A-F][0-9A-F]{8,15})(\.deleted)?")
 _SEGMENT = re.compile(rf"seg-{_D16}(?:\.g{_D4})?\.(data|idx|tag)")
 _STAGING = re.compile(rf"([0-9a-f]{{16}})-{_PLAIN}")
+_PART = re.compile(rf"part-{_D16}")
 _LIBRARY_SEGMENT = re.compile(rf"{_D6}\.wal")
 _LIBRARY_CUT = re.compile(rf"{_D6}\.wal\.cut(?:\.([1-9][0-9]{{0,19}}))?")
 
@@ -173,6 +175,17 @@ def parse_staging_dir(name: str) -> StagingDir | None:
         return None
     version = _number(match[2])
     return None if version is None else StagingDir(int(match[1], 16), version)
+
+
+def part(number: int) -> str:
+    """Name of a staged part's file: a number, because a part's own name may differ from another's in case only."""
+    return f"part-{_checked(number):016d}"
+
+
+def parse_part(name: str) -> int | None:
+    """Number of a staged part's file."""
+    match = _PART.fullmatch(name)
+    return _number(match[1]) if match else None
 
 
 def library_segment(segment_id: int) -> str:

@@ -18,6 +18,7 @@ PARSERS: list[Callable[[str], object]] = [
     paths.parse_topic_dir,
     paths.parse_segment,
     paths.parse_staging_dir,
+    paths.parse_part,
     paths.parse_library_segment,
     paths.parse_library_cut,
 ]
@@ -35,6 +36,7 @@ PARSERS: list[Callable[[str], object]] = [
         (paths.segment(1, "idx"), "seg-0000000000000001.idx"),
         (paths.segment(1, "data", 2), "seg-0000000000000001.g0002.data"),
         (paths.staging_dir(255, 3), "00000000000000ff-3"),
+        (paths.part(3), "part-0000000000000003"),
         (paths.library_segment(0), "000000.wal"),
         (paths.library_segment(1_000_000), "1000000.wal"),
         (paths.library_cut(12), "000012.wal.cut"),
@@ -52,6 +54,7 @@ def test_numbered_names_round_trip(number: int) -> None:
     assert paths.parse_snapshot(paths.snapshot(number)) == number
     assert paths.parse_wal_file(paths.wal_file(number)) == number
     assert paths.parse_library_segment(paths.library_segment(number)) == number
+    assert paths.parse_part(paths.part(number)) == number
     assert paths.parse_topic_dir(paths.topic_dir(number)) == (number, False)
     assert paths.parse_topic_dir(paths.topic_dir(number, deleted=True)) == (number, True)
 

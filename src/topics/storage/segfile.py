@@ -129,12 +129,12 @@ class SegmentFiles:
         self._replace(self.path(first, "idx"), raw, durable=True)
         return footer_hash(raw)
 
-    def write_tag(self, first: int, raw: bytes | None) -> None:
+    def write_tag(self, first: int, raw: bytes | None, *, durable: bool = False) -> None:
         """The sidecar, or none where no record has a tag."""
         if raw is None:
             self.remove(self.path(first, "tag"))
         else:
-            self._replace(self.path(first, "tag"), raw, durable=False)
+            self._replace(self.path(first, "tag"), raw, durable)
 
     def write_data(self, path: str, raw: Buffer) -> None:
         """A whole `.data` file: tmp, fsync, rename."""

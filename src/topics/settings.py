@@ -14,7 +14,8 @@ the warning about misspelt names all read these rows.
 
 A bad value stops start-up and names the variable [A-17]; an unknown variable is warned about with the
 nearest known name [ENV-3]. What `0` means is part of the row: the default for request limits [LIM-1],
-unlimited for resource limits [RES-1]. Parsing is pure; only `from_env` and `forget_api_keys` touch the environment.
+unlimited for resource limits [RES-1]. Parsing is pure; only `from_env`,
+`environment` and `forget_api_keys` touch the environment.
 
 Every setting of the server but the keys themselves has a flag of `topics serve`, named after the variable:
 `TOPICS_WAL_SHARDS` is `--wal-shards`. A flag wins over its variable, also when it is blank.
@@ -49,7 +50,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|(\*\.)?[A-Za-z0-9._-]+")
 _HOST_PORT = re.compile(r"(\[[^\]]+\]|[^:\[\]]+):([0-9]{1,5})")
-_COLD_SCHEMES = ("s3", "gs", "az", "memory")
+_COLD_SCHEMES = ("file", "s3", "gs", "az", "memory")
 
 
 class Setting(NamedTuple):
@@ -354,6 +355,11 @@ def parse_client(env: Mapping[str, str]) -> ClientSettings:
 def from_env(flags: Mapping[str, str] | None = None) -> Loaded:
     """`parse` of this process's environment."""
     return parse(os.environ, flags)
+
+
+def environment() -> Mapping[str, str]:
+    """This process's variables, for those of other programs that count here too: profiles of AWS [S-301]."""
+    return os.environ
 
 
 def forget_api_keys() -> None:

@@ -138,7 +138,9 @@ def test_lists_are_split_trimmed_and_checked() -> None:
     assert refusal({"TOPICS_ALLOWED_HOSTS": "x:1"}).name == "TOPICS_ALLOWED_HOSTS"
 
 
-@pytest.mark.parametrize("cold", ["/mnt/cold", "cold", "s3://bucket/prefix?region=x", "gs://b", "az://c", "memory://"])
+@pytest.mark.parametrize(
+    "cold", ["/mnt/cold", "cold", "file:///c", "s3://bucket/prefix?region=x", "gs://b", "az://c", "memory://"]
+)
 def test_a_cold_tier_is_a_folder_or_a_known_kind_of_url(cold: str) -> None:
     assert settings.parse({"TOPICS_COLD_DIR": cold}).settings.cold_dir == cold
 

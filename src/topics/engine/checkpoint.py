@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,10 +25,11 @@ from topics.codec.place import topic_mask
 from topics.codec.segment import DELETED, ENTRY_BYTES, HOPS_SHIFT, LOST, fillers, ovh, reframe
 from topics.engine import reclaim
 from topics.engine.core import Core
+from topics.engine.pins import Everything, Pin
 from topics.engine.router import ROWS_MAX, Position, Router
 from topics.engine.snapshot import Snapshots
 from topics.engine.topic import Topic
-from topics.errors import TopicNotFound, TopicsError, WalIo
+from topics.errors import EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs, ensure_dir
 from topics.storage.cycle import Cycle
 from topics.storage.descriptor import room
@@ -49,7 +51,7 @@ _PACKED = np.dtype((np.void, ENTRY_BYTES))
 class CheckpointResult:
     """What a checkpoint did: topics written, segments sealed by it."""
 
-    __slots__ = ("sealed", "snapshot", "topics", "trouble")
+    __slots__ = ("pins", "sealed", "snapshot", "topics", "trouble")
 
     def __init__(self) -> None:
         self.topics = 0
@@ -57,9 +59,18 @@ class CheckpointResult:
         self.snapshot: int | None = None
         self.trouble: list[str] = []
         """What could not be written, and why."""
+        self.pins: list[Everything] = []
+        """What its snapshot names is held by them."""
 
 
 Asked = Callable[[CheckpointResult | TopicsError], None]
+
+
+class Pinned(NamedTuple):
+    """A checkpoint whose snapshot is held."""
+
+    result: CheckpointResult
+    pin: Pin
 
 
 class _Job:
@@ -78,7 +89,9 @@ class _Job:
         self.derived = index.derived.copy()
         self.settles = len(topic.needed)
         """Delete frames that the cycle makes unnecessary."""
-        if any(one.busy and len(one.pending) for one in index.segments.segments):
+        self.unsettled = any(one.busy and len(one.pending) for one in index.segments.segments)
+        """A segment in other hands keeps its marks: they are not on disk behind this cycle."""
+        if self.unsettled:
             self.settles = 0
         self.sealed_before = sum(one.sealed for one in index.segments.segments)
         self.cycle: Cycle = index.segments.begin()
@@ -287,20 +300,50 @@ class Checkpointer:
         self._snapshots = snapshots
         self._running = False
         self._asked: list[tuple[Asked, bool, bool, bool]] = []
+        self._pins: list[Everything] = []
+        """To be held by the next run's snapshot."""
         self._wanted: set[int] = set()
         """Topics that the next run takes whether or not they are due."""
         self._positions: list[tuple[Router, control.RouterRow]] = []
         """Of routers, as captured by this run [S-212 d]."""
         self._began_ns = 0
 
-    def ask(self, done: Asked, *, full: bool, snapshot: bool, final: bool = False) -> None:
+    def ask(
+        self, done: Asked, *, full: bool, snapshot: bool, final: bool = False, pin: Everything | None = None
+    ) -> None:
         """Run a checkpoint that holds everything acknowledged before this call [A-15].
 
-        `final` takes every topic, like a full one; file and snapshot are the business of whoever closes the engine.
+        `pin` holds everything already; from the snapshot on, what that names. `final` takes every topic, like a full
+        one; file and snapshot are the business of whoever closes the engine.
         """
         self._asked.append((done, full, snapshot, final))
+        if pin is not None:
+            self._pins.append(pin)
         if not self._running:
             self._core.owner.soon(self._begin_asked)
+
+    def ask_pinned(self, ms: int, done: Callable[[Pinned | TopicsError], None]) -> None:
+        """Run a full checkpoint and hold what its snapshot names; files and snapshot are one state of the store [A-15].
+
+        Marks of a segment that is being rewritten wait for the rewrite, so the run is repeated until none were left.
+        """
+        pins, files = self._core.pins, Everything()
+        pin = pins.make(files)
+
+        def over(outcome: CheckpointResult | TopicsError) -> None:
+            if isinstance(outcome, TopicsError) or self._core.closing:
+                pins.give_up(pin)
+                done(outcome if isinstance(outcome, TopicsError) else EngineClosed("the engine is closing"))
+            elif files.snapshot is None:
+                ask()
+            else:
+                pins.start(pin, ms)
+                done(Pinned(outcome, pin))
+
+        def ask() -> None:
+            self.ask(over, full=True, snapshot=True, pin=files)
+
+        ask()
 
     def bring_in(self, topic_id: int, done: Asked) -> None:
         """Run a checkpoint that takes this topic: what is marked deleted in its segments is so on disk, too."""
@@ -327,6 +370,7 @@ class Checkpointer:
         self._running = True
         self._began_ns = core.clock.monotonic_ns()
         result = CheckpointResult()
+        result.pins, self._pins = self._pins, []
         finish = partial(self._finished, result, asked)
         jobs = self._capture(full or final, result)
         if full:
@@ -606,7 +650,8 @@ class Checkpointer:
         reclaim.drop_dead(core)
         if forced or (may_snapshot and self._snapshots.due()):
             snapped = partial(self._snapped, result, finish)
-            self._snapshots.take(self.number, force=forced, clean=False, done=snapped)
+            pins = () if any(job.unsettled for job in jobs) else result.pins
+            self._snapshots.take(self.number, force=forced, clean=False, done=snapped, pins=pins)
         else:
             finish(_trouble(result))
 

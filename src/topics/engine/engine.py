@@ -33,6 +33,7 @@ from topics.engine.checkpoint import Checkpointer, CheckpointResult
 from topics.engine.config import EngineConfig
 from topics.engine.core import Core, Outcome
 from topics.engine.metrics import Sweep
+from topics.engine.pins import PIN_MS_MAX
 from topics.engine.reclaim import Rewriter
 from topics.engine.records import Given
 from topics.engine.rederive import rederive
@@ -196,9 +197,15 @@ class Engine:
         self._core.load.end()
         self._owner.take_back()
 
-    def begin_checkpoint(self, done: Outcome) -> None:
-        """On the loop: a full checkpoint with a snapshot; answers a `CheckpointResult` [A-15]."""
-        self._checkpoint(True, False, done)
+    def begin_checkpoint(self, done: Outcome, pin_ms: int = 0) -> None:
+        """On the loop: a full checkpoint with a snapshot [A-15].
+
+        Answers a `CheckpointResult`, or with `pin_ms` a `Pinned`; a store in memory has nothing to pin.
+        """
+        if pin_ms and self._checkpointer is not None and not self._core.closing:
+            self._checkpointer.ask_pinned(min(pin_ms, PIN_MS_MAX), done)
+        else:
+            self._checkpoint(True, False, done)
 
     def end_waits(self) -> None:
         """On the loop: who waits for records is answered with what there was, who waits to write is refused [API-5]."""
@@ -502,16 +509,32 @@ class Engine:
             return iter(sorted(name for name in self._core.names if name.startswith(prefix)))
 
     def plan(
-        self, name: str, from_seq: int = 0, to_seq: int = paths.U64_MAX, *, limit: int = planning.SEGMENTS_MAX
+        self,
+        name: str,
+        from_seq: int = 0,
+        to_seq: int = paths.U64_MAX,
+        *,
+        limit: int = planning.SEGMENTS_MAX,
+        pin_ms: int = 0,
+        pin: str | None = None,
     ) -> planning.Plan:
-        """Which files hold a topic, for a reader that opens them itself [A-8]."""
-        asked = planning.Range(from_seq, to_seq, limit)
+        """Which files hold a topic, for a reader that opens them itself [A-8].
+
+        With `pin_ms` they stay for so long, and further pages of the same instant are had by the pin's id.
+        """
+        asked = planning.Range(from_seq, to_seq, limit, check_u64(pin_ms, "pin_ms"), pin)
         return self._call(lambda done: self.begin_plan(name, asked, done))  # type: ignore[no-any-return]
 
     def begin_plan(self, name: str, asked: planning.Range, done: Outcome) -> None:
         """The same on the loop."""
         bring_in = None if self._checkpointer is None else self._checkpointer.bring_in
         planning.plan(self._core, name, asked, bring_in, done)
+
+    def release_pin(self, id: str) -> None:
+        """End a pin before its time; `PinNotFound` if there is none."""
+        self._check()
+        with self._owner:
+            self._core.pins.release(id)
 
     def checkpoint(self, full: bool = False) -> CheckpointResult:
         """Bring tails into segments; full: everything acknowledged before, and a snapshot behind it [A-15]."""

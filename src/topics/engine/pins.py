@@ -52,6 +52,7 @@ class Everything:
     def __init__(self) -> None:
         self.ckpt_seqs: Mapping[int, int] | None = None
         """How far each topic's segments reach in the snapshot, by id; None until it is known."""
+        self.snapshot: int | None = None
 
     def hold(self, topic_id: int, first: int | None, generation: int | None) -> bool:
         """Whether a file is among them: every generation, because the `.idx` says which one counts."""
@@ -143,6 +144,11 @@ class Pins:
     def holds(self, topic_id: int, first: int | None, generation: int | None) -> bool:
         """Whether a pin holds a file; None stands for any."""
         return any(pin.files.hold(topic_id, first, generation) for pin in self._pins.values())
+
+    def snapshots(self) -> frozenset[int]:
+        """Numbers of the snapshots that are pinned themselves."""
+        kept = (pin.files.snapshot for pin in self._pins.values() if isinstance(pin.files, Everything))
+        return frozenset(number for number in kept if number is not None)
 
     def is_frozen(self, topic_id: int, first: int) -> bool:
         """Whether a segment may neither be rewritten nor relocated: a pinned snapshot names it [A-15]."""

@@ -7,13 +7,14 @@ later is behind its group's position and replayed [S-214]. Encoding and writing 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from topics.codec.snapshot import Encoder, Header, KeyRow, ProducerRow, RouterItem, TopicItem, WalRow
 from topics.engine.core import Core
+from topics.engine.pins import Everything
 from topics.engine.router import Router
 from topics.engine.topic import Topic
 from topics.errors import TopicsError, WalIo
@@ -43,6 +44,9 @@ class Snapshots:
         self._at_ms = core.clock.now_ms()
         self._at_bytes = 0
         self._taking = False
+        self._pins: Sequence[Everything] = ()
+        self._named: dict[int, int] = {}
+        """How far each topic's segments reach, for pins."""
 
     def due(self) -> bool:
         """Whether enough was written, or enough time has passed, since the last one [S-210, S-219]."""
@@ -59,17 +63,23 @@ class Snapshots:
         assert self._core.wal is not None
         return sum(shard.counters.bytes_written for shard in self._core.wal.shards) - self._at_bytes
 
-    def take(self, ckpt: int, *, force: bool, clean: bool, done: Done) -> None:
-        """Write a snapshot, then trim; answers its number, None where there was nothing to say."""
+    def take(self, ckpt: int, *, force: bool, clean: bool, done: Done, pins: Sequence[Everything] = ()) -> None:
+        """Write a snapshot, then trim; answers its number, None where there was nothing to say.
+
+        `pins` are to hold what it names. They get a new one in any case: what was dropped since the newest may be told
+        by marks alone.
+        """
         core = self._core
         assert core.wal is not None
         unchanged = not core.logged and self.newest is not None and not core.wal.orphans
-        if unchanged and not clean:
+        if unchanged and not clean and not pins:
             done(self.newest if force else None)
             return
         assert not self._taking
         self._taking = True
         core.logged = False
+        self._pins = pins
+        self._named = {}
         try:
             number = self._store.next_number()
         except OSError as error:
@@ -92,10 +102,13 @@ class Snapshots:
         if at >= len(ids) and at:
             known = core.routers.by_name
             encoder.add_routers([_router(one) for one in routers if known.get(one.name) is one])
-            core.owner.aside("files", partial(self._write, encoder, header), partial(self._written_out, header, done))
+            write = partial(self._write, encoder, header, core.pins.snapshots())
+            core.owner.aside("files", write, partial(self._written_out, header, done))
             return
         chosen = [core.topics[id] for id in ids[at : at + SLICE] if id in core.topics]
         items = [self._item(topic, clean=header.clean) for topic in chosen]
+        if self._pins:
+            self._named.update((topic.id, topic.index.ckpt_seq) for topic in chosen)
 
         def encoded(error: BaseException | None) -> None:
             if error is not None:
@@ -127,8 +140,8 @@ class Snapshots:
             return topic.head
         return min(topic.head, edge.pending_from - 1)
 
-    def _write(self, encoder: Encoder, header: Header) -> None:
-        self._store.write(header.id, encoder.finish())
+    def _write(self, encoder: Encoder, header: Header, spare: frozenset[int]) -> None:
+        self._store.write(header.id, encoder.finish(), spare)
 
     def _written_out(self, header: Header, done: Done, error: BaseException | None) -> None:
         core = self._core
@@ -138,6 +151,9 @@ class Snapshots:
             return
         self.total += 1
         self.newest = header.id
+        for pin in self._pins:
+            pin.ckpt_seqs, pin.snapshot = self._named, header.id
+        self._pins, self._named = (), {}
         self._at_ms = core.clock.now_ms()
         self._at_bytes += self._written()
         self._retained = [{row.group: row for row in header.wal}, *self._retained[:1]]

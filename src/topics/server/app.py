@@ -140,6 +140,7 @@ class App:
         return None
 
     def _check_body_headers(self, exchange: Exchange, head: Head, match: Match) -> Failure | None:
+        exchange.match = match = match.without_foreign_body(head.headers.get(b"content-type"))
         if not match.takes_body:
             return None
         encoding = head.headers.get(b"content-encoding", b"identity").strip().lower()

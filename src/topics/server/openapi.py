@@ -159,11 +159,13 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "delete_records", records.DeleteAnswer, refusals=("topic_not_found",), body=records.DeleteBody
     ),
     ("GET", "/v0/topics/{topic}/segments"): Operation(
-        "segments", ops.SegmentsAnswer, refusals=("topic_not_found",),
+        "segments", ops.SegmentsAnswer, refusals=("topic_not_found", "not_found"),
         parameters=(
             _count("from_seq", "segments that hold this seq or later ones", default=0, **U64),
             _count("to_seq", "segments that hold this seq or earlier ones", **U64),
             _count("limit", "segments of one page", minimum=1, maximum=10_000, default=10_000),
+            _count("pin_ms", "hold the files for so long", minimum=0, maximum=3_600_000, default=0),
+            Parameter("pin", {"type": "string"}, "id of a pin: a further page of its instant"),
         ),
     ),
     ("POST", "/v0/topics/{topic}/claim"): Operation(
@@ -225,7 +227,8 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             Parameter("Sec-WebSocket-Key", {"type": "string"}, "16 bytes in base64", "header"),
         ),
     ),
-    ("POST", "/v0/checkpoint"): Operation("checkpoint", ops.CheckpointAnswer),
+    ("POST", "/v0/checkpoint"): Operation("checkpoint", ops.CheckpointAnswer, body=ops.CheckpointBody),
+    ("DELETE", "/v0/pins/{id}"): Operation("release_pin", ops.ReleaseAnswer, refusals=("not_found",)),
     ("GET", "/v0/settings"): Operation("settings", ops.SettingsAnswer),
     ("GET", "/v0/metrics"): Operation("metrics", metrics.MetricsAnswer, text="text/plain"),
     ("GET", "/v0/health"): _HEALTH,
@@ -341,6 +344,8 @@ def _name(route: Route) -> Json:
     """The server's own names begin with a `$` and can only be read."""
     if "{router}" in route.path:
         return {"type": "string", **ROUTER_NAME}
+    if "{id}" in route.path:
+        return {"type": "string", "minLength": 1}
     pattern = TOPIC_NAME["pattern"]
     readable = route.scopes == {"read"}
     return {"type": "string", "pattern": pattern.replace("^[A", "^[$A", 1) if readable else pattern}
@@ -357,7 +362,7 @@ def _request(route: Route, body: type) -> Json:
         event = _ref(records.Event)
         content[CLOUDEVENT.decode()] = {"schema": event}
         content[CLOUDEVENTS.decode()] = {"schema": {"type": "array", "items": event, "minItems": 1}}
-    return {"required": route.body is not Body.OPTIONAL, "content": content}
+    return {"required": route.body not in (Body.OPTIONAL, Body.MAYBE), "content": content}
 
 
 def _success(told: Operation, meaning: str) -> Json:

@@ -13,11 +13,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 import topics
+from topics import paths
 from topics.engine import plan as planning
-from topics.engine.checkpoint import CheckpointResult
+from topics.engine.checkpoint import CheckpointResult, Pinned
 from topics.engine.metrics import Collected
 from topics.errors import TopicsError
-from topics.model import SYSTEM_TOPICS, Durability
+from topics.model import SYSTEM_TOPICS, Durability, check_u64
 from topics.server import failure, metrics, wire
 from topics.server.describe import U64, about
 from topics.server.exchange import Exchange
@@ -80,11 +81,40 @@ class SettingsAnswer(msgspec.Struct):
     performance: wire.Performance
 
 
+class CheckpointBody(msgspec.Struct):
+    """How long what the snapshot names is to be held."""
+
+    pin_ms: Annotated[int | None, about("hold the snapshot and its files for so long; lowered to 3 600 000", U64)] = (
+        None
+    )
+
+
+class PinAnswer(msgspec.Struct):
+    """Files are held until then, or until the pin is released."""
+
+    id: str
+    expires_ms: Annotated[int, about("by the server's clock", U64)]
+
+
 class CheckpointAnswer(msgspec.Struct):
     """Everything acknowledged before the call lies in segment files."""
 
     topics: Annotated[int, about("topics that are complete there", U64)]
     sealed: Annotated[int, about("segments that it sealed", U64)]
+    performance: wire.Performance
+    pin: Annotated[
+        PinAnswer | msgspec.UnsetType | None,
+        about("until it ends nothing that the snapshot names is unlinked or rewritten; only with `pin_ms`"),
+    ] = msgspec.UNSET
+    snapshot: Annotated[
+        str | msgspec.UnsetType | None, about("name of the snapshot's file in `meta/`; only with `pin_ms`")
+    ] = msgspec.UNSET
+
+
+class ReleaseAnswer(msgspec.Struct):
+    """What the pin held may go."""
+
+    deleted: Literal[True]
     performance: wire.Performance
 
 
@@ -138,6 +168,7 @@ class SegmentsAnswer(msgspec.Struct, rename={"durability": "class"}):
     floors: FloorsAnswer
     segments: list[SegmentAnswer]
     next_seq: Annotated[int | None, about("`from_seq` of the next page, null on the last", U64)]
+    pin: Annotated[PinAnswer | None, about("what holds the files named here; null without `pin_ms` and `pin`")]
     version: Annotated[str, about("another one whenever anything but `head_seq` and `durable_seq` changes")]
     performance: wire.Performance
 
@@ -211,19 +242,44 @@ def _shown(row: Setting, value: Any) -> Any:
 # -- checkpoint ------------------------------------------------------------------------------------------------------
 
 
+_CHECKPOINT: Final = msgspec.json.Decoder(CheckpointBody)
+
+
 def checkpoint(exchange: Exchange) -> None:
     """`POST /v0/checkpoint` [A-15]; calls that come while one runs share the next."""
     assert exchange.app.engine is not None
+    body = wire.decode(_CHECKPOINT, exchange.body) if exchange.body else CheckpointBody()
+    pin_ms = check_u64(body.pin_ms or 0, "pin_ms")
 
-    def done(outcome: CheckpointResult | TopicsError) -> None:
+    def done(outcome: CheckpointResult | Pinned | TopicsError) -> None:
         if isinstance(outcome, TopicsError):
             unwell = _unwell(exchange) if exchange.app.engine is not None else None
             exchange.fail(outcome if unwell is None else failure.Refused(unwell))
             return
-        body = wire.encode({"topics": _topics(exchange), "sealed": outcome.sealed})
-        exchange.reply(200, wire.timed(body, exchange.elapsed_ms()))
+        told = {"topics": _topics(exchange), **_sealed(outcome, pinned=bool(pin_ms))}
+        if exchange.abandoned and isinstance(outcome, Pinned):
+            exchange.core.pins.give_up(outcome.pin)  # nobody knows its id
+        exchange.reply(200, wire.timed(wire.encode(told), exchange.elapsed_ms()))
 
-    exchange.app.engine.begin_checkpoint(done)
+    exchange.app.engine.begin_checkpoint(done, pin_ms)
+
+
+def _sealed(outcome: CheckpointResult | Pinned, *, pinned: bool) -> dict[str, Any]:
+    if isinstance(outcome, CheckpointResult):
+        return {"sealed": outcome.sealed} | ({"pin": None, "snapshot": None} if pinned else {})
+    result, pin = outcome
+    assert result.snapshot is not None
+    return {
+        "sealed": result.sealed,
+        "pin": PinAnswer(pin.id, pin.expires_ms),
+        "snapshot": paths.snapshot(result.snapshot),
+    }
+
+
+def release_pin(exchange: Exchange) -> None:
+    """`DELETE /v0/pins/{id}` [A-8]; an unknown one is 404."""
+    exchange.core.pins.release(exchange.match.params["id"])
+    exchange.reply(200, wire.timed(wire.encode({"deleted": True}), exchange.elapsed_ms()))
 
 
 # -- metrics ---------------------------------------------------------------------------------------------------------
@@ -269,12 +325,16 @@ def segments(exchange: Exchange) -> None:
         wire.number(query, "from_seq", 0),
         wire.number(query, "to_seq", planning.Range().to_seq),
         min(wire.number(query, "limit", most) or most, most),
+        wire.number(query, "pin_ms", 0),
+        query.get("pin"),
     )
     data_dir = os.path.abspath(exchange.core.dir) if exchange.core.dir else None
 
     def done(outcome: planning.Plan | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
+        elif exchange.abandoned and asked.pin_ms and outcome.pin is not None:
+            exchange.core.pins.release(outcome.pin.id)  # nobody knows its id
         elif len(outcome.segments) < ASIDE_SERIES:
             tell(wire.encode(_files(outcome, data_dir)))
         else:
@@ -293,6 +353,7 @@ def _files(found: planning.Plan, data_dir: str | None) -> dict[str, Any]:
     told["class"] = told.pop("durability")
     told["store"] = found.store or None
     told["data_dir"], told["cold"] = data_dir, None
+    told["pin"] = None if found.pin is None else PinAnswer(*found.pin)
     told["floors"] = FloorsAnswer(*found.floors)
     told["segments"] = [_file(one, data_dir) for one in found.segments]
     return told

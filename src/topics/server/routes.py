@@ -41,6 +41,8 @@ class Body(Enum):
     """JSON; that it is missing is told before anything about its type [CLM-1]."""
     EVENTS = "events"
     """JSON, or CloudEvents."""
+    MAYBE = "maybe"
+    """JSON, nothing meaning `{}`; of any other type it is read and ignored [API-10, A-15]."""
 
 
 class Access(Enum):
@@ -117,8 +119,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     _row("POST", "/v0/txn/commit", WRITE, None, "commit a transaction", Body.JSON),
     _row("POST", "/v0/txn/abort", WRITE, None, "abort a transaction", Body.JSON),
     _row("GET", "/v0/txn/{id}", READ, None, "state of a transaction"),
-    _row("DELETE", "/v0/pins/{id}", READ, None, "release a pin"),
-    _row("POST", "/v0/checkpoint", ADMIN, ops.checkpoint, "bring everything into segment files"),
+    _row("DELETE", "/v0/pins/{id}", READ, ops.release_pin, "release a pin"),
+    _row("POST", "/v0/checkpoint", ADMIN, ops.checkpoint, "bring everything into segment files", Body.MAYBE),
     _row("GET", "/v0/settings", ADMIN, ops.settings, "settings in force"),
     _row("GET", "/v0/metrics", READ, ops.show_metrics, "metrics", early=True),
     *(
@@ -168,12 +170,20 @@ class Match(NamedTuple):
         """Whether it is answered before recovery is complete and while draining."""
         return self.route is not None and self.route.early
 
+    def without_foreign_body(self, content_type: bytes | None) -> Match:
+        """Itself, or as if it took no body, where this one is of a type that is none of its business [API-10]."""
+        if self.route is None or self.route.body is not Body.MAYBE:
+            return self
+        if content_type is not None and wire.media_type(content_type) == b"application/json":
+            return self
+        return self._replace(route=self.route._replace(body=Body.NONE))
+
     def unfit_type(self, content_type: bytes | None, *, empty: bool) -> Failure | None:
         """415 unless the media type suits the route [API-9, API-10]."""
         if not self.takes_body:
             return None
         assert self.route is not None
-        if empty and self.route.body is Body.NEEDED:
+        if empty and self.route.body in (Body.NEEDED, Body.MAYBE):
             return None
         if content_type is None:
             return None if empty and self.route.body is Body.OPTIONAL else MEDIA_TYPE

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Collection
 
 from topics import paths
 from topics.codec import snapshot as codec
@@ -70,8 +71,8 @@ class SnapshotStore:
                 log.warning("%s: %s", paths.snapshot(number), error)
         return headers
 
-    def write(self, number: int, raw: bytes) -> None:
-        """Put an encoded snapshot in force, then prune; `OSError` means that the previous one still is."""
+    def write(self, number: int, raw: bytes, spare: Collection[int] = ()) -> None:
+        """Put an encoded snapshot in force, then prune all but those to spare; `OSError`: the previous one still is."""
         name = paths.snapshot(number)
         path, tmp = self._path(name), self._path(paths.tmp(name))
         header = codec.verify(raw)
@@ -90,9 +91,10 @@ class SnapshotStore:
             self._discard(path)
             raise
         previous, self._verified = self._verified, number
+        assert previous is None or previous < number
         self._fs.point("snap.before_prune")
         if previous is not None:
-            self._prune(number, previous)
+            self._prune(number, {previous, *spare})
 
     def tidy(self) -> int:
         """Remove what attempts that were cut short left behind (06 §14 step 2); returns how many files."""
@@ -167,11 +169,10 @@ class SnapshotStore:
         except OSError as error:
             log.warning("left behind by a failed snapshot: %s", error)
 
-    def _prune(self, number: int, previous: int) -> None:
-        """Unlink all but these two. What cannot be unlinked now is at the next time; nothing depends on it."""
-        assert previous < number
+    def _prune(self, number: int, kept: Collection[int]) -> None:
+        """Unlink all but these. What cannot be unlinked now is at the next time; nothing depends on it."""
         try:
-            old = [one for one in self.numbers() if one < number and one != previous]
+            old = [one for one in self.numbers() if one < number and one not in kept]
             for one in old:
                 self._fs.remove(self._path(paths.snapshot(one)))
             if old:

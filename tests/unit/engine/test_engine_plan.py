@@ -9,8 +9,12 @@ import pytest
 from tests.unit.engine import kit
 from tests.unit.engine.kit import Store
 from topics import paths
+from topics.engine import delete as deleting
+from topics.engine import plan as planning
+from topics.engine.checkpoint import Pinned
+from topics.engine.delete import Removal
 from topics.engine.plan import Plan
-from topics.errors import TopicNotFound
+from topics.errors import LimitReached, PinNotFound, TopicNotFound
 from topics.storage.view import Batch, StoreView
 
 PER_SEGMENT = 3
@@ -281,3 +285,218 @@ def test_a_rewritten_segment_is_named_by_its_generation() -> None:
     assert one.generation == 1
     assert one.path.endswith(paths.segment(1, "data", 1))
     assert store.sim.size(f"{kit.PATH}/{one.path}") == one.bytes
+
+
+def test_copies_in_memory_are_not_durable_until_they_are_in_segments() -> None:
+    """A-8: of a router's destination, not above the last durable `dest_head`."""
+    store = Store(checkpoint_ms=3_600_000)
+    engine = store.put()
+    store.put("copies")
+    engine.put_router("r", {"source": kit.TOPIC, "dest": "copies"})
+    kit.each(engine, 3)
+    engine.router("r")
+    assert (engine.plan("copies").head_seq, engine.plan("copies").durable_seq) == (3, 0)
+    engine.append("copies", [{"data": "direct"}])
+    assert engine.plan("copies").durable_seq == 4
+    kit.each(engine, 2)
+    engine.router("r")
+    assert (engine.plan("copies").head_seq, engine.plan("copies").durable_seq) == (6, 4)
+    engine.checkpoint(full=True)
+    assert engine.plan("copies").durable_seq == 6
+    store.crash()
+    assert kit.everything(store.engine, "copies").seqs == [1, 2, 3, 4, 5, 6]
+
+
+def test_more_than_10_000_pending_ranges_are_brought_to_disk_as_often_as_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A-8: deletes that keep coming are told as `pending`, unless they would be too many."""
+    monkeypatch.setattr(planning, "PENDING_MAX", 3)
+    store = Store(segment_max_events=100)
+    engine = store.put()
+    kit.each(engine, 100)
+    engine.checkpoint(full=True)
+    rounds: list[int] = []
+    checkpointer = engine._checkpointer
+    assert checkpointer is not None
+    bring_in = checkpointer.bring_in
+
+    def busy(topic_id: int, done: Callable[[object], None]) -> None:
+        """A checkpoint, while which every other record of twelve more is deleted; at last only of four."""
+
+        def more(outcome: object) -> None:
+            rounds.append(len(rounds))
+            at = 13 * len(rounds)
+            seqs = range(at, at + (12 if len(rounds) < 4 else 4), 2)
+            removal = Removal.parse(None, None, seqs, engine.core.limits)
+            deleting.delete(engine.core, kit.TOPIC, removal, False, lambda _: done(outcome))
+
+        bring_in(topic_id, more)
+
+    monkeypatch.setattr(checkpointer, "bring_in", busy)
+    engine.delete(kit.TOPIC, seqs=[1])
+    plan = engine.plan(kit.TOPIC)
+    assert len(rounds) == 4
+    assert plan.segments[0].pending == [(52, 52), (54, 54)]
+
+
+def test_too_many_pending_ranges_that_cannot_be_written_are_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A-8: an answer that is too long is better than one that is wrong, or none."""
+    monkeypatch.setattr(planning, "PENDING_MAX", 1)
+    store = Store(segment_max_events=5)
+    engine = store.put()
+    kit.each(engine, 5)
+    engine.checkpoint(full=True)
+    engine.delete(kit.TOPIC, seqs=[1, 3, 5])
+    store.fail("rename", times="always", path=".idx")
+    assert [one.pending for one in engine.plan(kit.TOPIC).segments] == [[(1, 1), (3, 3), (5, 5)]]
+    store.mend()
+
+
+def held(store: Store) -> set[str]:
+    return {name.rpartition("/")[2] for name in store.sim.files() if name.endswith(".data")}
+
+
+def test_a_pin_holds_what_is_dropped_until_it_expires_and_shows_nobody_what_was_deleted() -> None:
+    """A-8, C34"""
+    store = Store()
+    engine = store.put()
+    kit.each(engine, 9)
+    engine.checkpoint(full=True)
+    pin = engine.plan(kit.TOPIC, pin_ms=60_000).pin
+    assert pin is not None
+    assert pin.expires_ms == store.clock.now_ms() + 60_000
+    before = held(store)
+    engine.delete(kit.TOPIC, before_seq=8)
+    for n in range(4):
+        kit.write(engine, n)
+        engine.checkpoint(full=True)
+    assert before <= held(store)
+    assert kit.everything(engine).seqs == [8, 9, 10, 11, 12, 13]
+    assert firsts(engine.plan(kit.TOPIC)) == [7, 10, 13]
+    store.pass_time(59_000)
+    assert before <= held(store)
+    store.pass_time(1_001)
+    assert {paths.segment(1, "data"), paths.segment(4, "data")}.isdisjoint(held(store))
+    with pytest.raises(PinNotFound):
+        engine.plan(kit.TOPIC, pin=pin.id)
+
+
+@pytest.mark.parametrize("stop", kit.STOPS)
+def test_what_a_pin_held_is_gone_after_a_restart(stop: str) -> None:
+    """S-274: pins end with the process; the start finds drops that were held back."""
+    store = Store()
+    engine = store.put()
+    kit.each(engine, 9)
+    engine.checkpoint(full=True)
+    engine.plan(kit.TOPIC, pin_ms=60_000)
+    engine.delete(kit.TOPIC, before_seq=8)
+    engine.checkpoint(full=True)
+    assert paths.segment(1, "data") in held(store)
+    engine = store.stop(stop)
+    kit.write(engine, "next")
+    engine.checkpoint(full=True)
+    store.pass_time(10_000)
+    assert {paths.segment(1, "data"), paths.segment(4, "data")}.isdisjoint(held(store))
+    assert kit.everything(engine).seqs == [8, 9, 10]
+
+
+def rewriting() -> Store:
+    store = Store(segment_max_events=100, reclaim_rewrite=True, rewrite_min_bytes=1)
+    kit.each(store.put(), 100)
+    kit.write(store.engine, "next")
+    store.engine.checkpoint(full=True)
+    return store
+
+
+def test_the_old_generation_of_a_rewrite_stays_for_the_pin_that_names_it() -> None:
+    """A-8, S-281: two rewrites, a pin between them."""
+    store = rewriting()
+    engine = store.engine
+    names = [paths.segment(1, "data", generation) for generation in range(3)]
+    engine.plan(kit.TOPIC, pin_ms=3_600_000)
+    engine.delete(kit.TOPIC, seqs=list(range(1, 60)))
+    store.pass_time(20_000)
+    assert [name in held(store) for name in names] == [True, True, False]
+    second = engine.plan(kit.TOPIC, pin_ms=600_000).pin
+    engine.delete(kit.TOPIC, seqs=list(range(60, 90)))
+    store.pass_time(40_000)
+    assert [name in held(store) for name in names] == [True, True, True]
+    assert second is not None
+    engine.release_pin(second.id)
+    assert [name in held(store) for name in names] == [True, False, True]
+    store.pass_time(3_600_000)
+    assert [name in held(store) for name in names] == [False, False, True]
+    assert kit.everything(engine).seqs == list(range(90, 102))
+
+
+def pinned_checkpoint(store: Store, pin_ms: int = 60_000) -> Pinned:
+    found = store.engine._call(lambda done: store.engine.begin_checkpoint(done, pin_ms))
+    assert isinstance(found, Pinned)
+    return found
+
+
+def test_a_pinned_snapshot_is_kept_and_nothing_it_names_is_rewritten_or_dropped() -> None:
+    """A-15"""
+    store = rewriting()
+    engine = store.engine
+    found = pinned_checkpoint(store)
+    name = f"{kit.PATH}/meta/{paths.snapshot(found.result.snapshot or 0)}"
+    image = store.sim.files()[name]
+    engine.delete(kit.TOPIC, seqs=list(range(1, 90)))
+    for n in range(4):
+        kit.write(engine, n)
+        engine.snapshot()
+        store.pass_time(11_000)
+    assert engine.plan(kit.TOPIC).segments[0].generation == 0
+    assert store.sim.files()[name] == image
+    store.pass_time(30_000)
+    kit.write(engine, "later")
+    engine.snapshot()
+    store.pass_time(11_000)
+    assert engine.plan(kit.TOPIC).segments[0].generation == 1
+    assert name not in store.sim.files()
+
+
+def test_a_topic_that_is_deleted_leaves_its_files_to_the_pinned_snapshot() -> None:
+    """A-15: what was made and deleted behind it goes at once."""
+    store = Store()
+    engine = store.put()
+    kit.each(engine, 4)
+    pinned_checkpoint(store)
+    store.put("later")
+    engine.append("later", [{"data": 1}])
+    engine.checkpoint(full=True)
+    engine.delete_topic(kit.TOPIC)
+    engine.delete_topic("later")
+    directories = {name.split("/")[2] for name in store.sim.files() if name.startswith(f"{kit.PATH}/topics/")}
+    assert directories == {paths.topic_dir(1, deleted=True)}
+    store.pass_time(60_001)
+    assert not any(name.startswith(f"{kit.PATH}/topics/") for name in store.sim.files())
+
+
+def test_a_pin_whose_checkpoint_fails_holds_nothing() -> None:
+    """A-15"""
+    store = Store()
+    engine = store.put()
+    kit.each(engine, 4)
+    store.fail("rename", times="always", path="snapshot")
+    with pytest.raises(Exception, match="snapshot"):
+        pinned_checkpoint(store)
+    store.mend()
+    assert len(engine.core.pins) == 0
+
+
+def test_the_65th_pin_is_refused() -> None:
+    """A-8; a plan without a pin is answered as ever."""
+    store = Store()
+    engine = store.put()
+    for _ in range(64):
+        engine.plan(kit.TOPIC, pin_ms=1000)
+    with pytest.raises(LimitReached):
+        engine.plan(kit.TOPIC, pin_ms=1000)
+    with pytest.raises(LimitReached):
+        pinned_checkpoint(store)
+    engine.plan(kit.TOPIC)
+    store.pass_time(1001)
+    assert engine.plan(kit.TOPIC, pin_ms=1000).pin is not None

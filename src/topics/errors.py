@@ -7,6 +7,9 @@
     ├── SettingsError        (CallerError) a TOPICS_* value that cannot be used
     ├── BatchTooLarge        (CallerError) more records or seqs than one call may carry
     ├── ProducerGap          (CallerError) a producer skipped an index; `epoch`, `index` are the kept ones
+    ├── TxnCommitted         (CallerError) the version is committed; `version` is the highest that is
+    ├── TxnIncomplete        (CallerError) a commit names parts that are not completely staged; `missing`
+    ├── TxnConflict          (CallerError) a chunk was staged with other content, or one is skipped
     ├── TopicNotFound        (CallerError) no topic of that name
     ├── NotAQueue            (CallerError) a call for queues met a topic of another type
     ├── TopicExistsIncompatible (CallerError) the topic exists with another type
@@ -259,6 +262,37 @@ class ProducerGap(CallerError):
         super().__init__(f"the newest write of this producer is index {index} of epoch {epoch}")
         self.epoch = epoch
         self.index = index
+
+
+class TxnCommitted(CallerError):
+    """The version, or a higher one, is committed: nothing more can be staged for it [TXN-3]."""
+
+    code = "txn_committed"
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"version {version} of this writer is committed")
+        self.version = version
+
+
+class TxnIncomplete(CallerError):
+    """A commit names parts that are not, or not completely, staged; `missing` are some of them [TXN-5]."""
+
+    code = "txn_incomplete"
+
+    def __init__(self, missing: list[str]) -> None:
+        super().__init__("not completely staged: " + ", ".join(missing))
+        self.missing = missing
+
+
+class TxnConflict(CallerError):
+    """A chunk was staged before with other content, or its number skips one; `expected` is the next [TXN-2]."""
+
+    code = "txn_conflict"
+
+    def __init__(self, part: str, expected: int, message: str) -> None:
+        super().__init__(f"part {part!r}: {message}")
+        self.part = part
+        self.expected = expected
 
 
 class TopicNotFound(CallerError):

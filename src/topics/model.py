@@ -367,6 +367,56 @@ class AppendResult(msgspec.Struct, frozen=True):
         return list(range(self.first_seq, self.last_seq + 1))
 
 
+class StageResult(msgspec.Struct, frozen=True):
+    """The answer to a staged chunk [TXN-1]: how many records it has, and whether it was there already [TXN-2]."""
+
+    staged: int
+    deduped: bool = False
+
+
+class CommittedTopic(msgspec.Struct, frozen=True):
+    """What a commit brought to one topic [TXN-9]."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    count: int
+    created: bool = False
+    attached: bool = False
+    """As sealed segments, rather than through the log [TXN-8]."""
+
+
+class CommitResult(msgspec.Struct, frozen=True):
+    """The answer to a commit [TXN-7, TXN-9]."""
+
+    version: int
+    deduped: bool
+    topics: tuple[CommittedTopic, ...]
+
+
+class StagedVersion(msgspec.Struct, frozen=True):
+    """What is staged for one version of a writer."""
+
+    version: int
+    parts: int
+    bytes: int
+
+
+class WriterState(msgspec.Struct, frozen=True):
+    """A writer of staged commits [TXN-12]; `version` is the highest committed one, None before the first."""
+
+    version: int | None
+    topics: tuple[CommittedTopic, ...]
+    committed_ts: int | None
+    staged: tuple[StagedVersion, ...]
+
+
+class AbortResult(msgspec.Struct, frozen=True):
+    """The answer to an abort [TXN-11]."""
+
+    state: Literal["aborted", "committed"]
+
+
 GapReason = Literal["cap", "ttl", "mixed", "source_trim", "corrupt", "crash", "recreated", "from_seq_too_old"]
 
 

@@ -135,7 +135,7 @@ def is_last_staged(core: Core, write: Write) -> bool:
     """Whether a write that was just given to `append` is staged: it waits for nothing but its commit."""
     topic = core.names.get(write.name)
     last = topic.tickets[-1] if topic is not None and topic.tickets else None
-    return isinstance(last, _Staged) and last.write is write
+    return isinstance(last, Staged) and last.write is write
 
 
 def append(core: Core, write: Write, done: Outcome, *, created: bool = False) -> None:
@@ -254,12 +254,26 @@ def _again(entry: Entry, topic: Topic) -> AppendResult:
 
 def _admit(core: Core, topic: Topic, write: Write) -> None:
     """Refuse what finds no room, before any seq is taken [CAP-3, CAP-4, RES-5]."""
-    config, count, size = topic.config, len(write.prepared.tags), write.prepared.total
+    count, size = len(write.prepared.tags), write.prepared.total
+    check_caps(core, topic, count, size)
+    check_total(core, (topic,), size)
+
+
+def check_size(name: str, config: TopicConfig, count: int, size: int) -> None:
+    """Refuse what a topic of this configuration could never hold [CAP-4]."""
+    if config.discard == "reject" and (
+        (config.cap_records and count > config.cap_records) or (config.cap_bytes and size > config.cap_bytes)
+    ):
+        error = RecordTooLarge(size, config.cap_bytes)
+        error.args = (f"{count} records of {size} bytes can never fit topic {name!r}",)
+        raise error
+
+
+def check_caps(core: Core, topic: Topic, count: int, size: int) -> None:
+    """Refuse what a topic that rejects has no room for [CAP-3]."""
+    config = topic.config
     if config.discard == "reject" and (config.cap_records or config.cap_bytes):
-        if (config.cap_records and count > config.cap_records) or (config.cap_bytes and size > config.cap_bytes):
-            error = RecordTooLarge(size, config.cap_bytes)
-            error.args = (f"{count} records of {size} bytes can never fit topic {topic.name!r}",)
-            raise error
+        check_size(topic.name, config, count, size)
         records, nbytes = retention.unexpired(core, topic)
         records += topic.staged_records
         nbytes += topic.staged_bytes
@@ -268,10 +282,14 @@ def _admit(core: Core, topic: Topic, write: Write) -> None:
         ):
             earliest = retention.earliest_unexpired(core, topic)
             raise TopicFull(topic.name, config.cap_records, config.cap_bytes, topic.head, earliest)
+
+
+def check_total(core: Core, topics: Iterable[Topic], size: int) -> None:
+    """Refuse what the quota has no room for [RES-5]."""
     most = core.config.max_total_bytes
     if most and core.totals.bytes + core.staged_bytes + size > most:
-        # What has expired here is free, though it may not be logged yet [WR-1].
-        expired = topic.bytes - retention.unexpired(core, topic)[1]
+        # What has expired there is free, though it may not be logged yet [WR-1].
+        expired = sum(topic.bytes - retention.unexpired(core, topic)[1] for topic in topics)
         if core.totals.bytes - expired + core.staged_bytes + size > most:
             raise LimitReached("max_total_bytes", most)
 
@@ -321,7 +339,7 @@ def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool,
     durability = topic.durability
     logged = core.is_logged(topic)
     ts = max(now, topic.last_ts)
-    ticket = _Staged(core, topic, write, done, created, first, ts)
+    ticket = Staged(core, topic, write, done, created, first, ts)
     prefix, durable = b"", durability == "fsync"
     if logged and durability == "disk" and not topic.reservation.covers(last):
         prefix = ticket.reserve(last, now)
@@ -358,7 +376,7 @@ class _Chain(NamedTuple):
     now: int
 
 
-def _frame_large(core: Core, ticket: _Staged, chain: _Chain) -> None:
+def _frame_large(core: Core, ticket: Staged, chain: _Chain) -> None:
     """Frame a large write in slices; until it is staged, what comes behind it in the topic waits [A-1, P-10]."""
     topic, total = ticket.topic, ticket.prepared.total
     topic.framing = True
@@ -384,7 +402,7 @@ def _frame_large(core: Core, ticket: _Staged, chain: _Chain) -> None:
         core.owner.aside("frames", lambda: ticket.frame(chain), framed)
 
 
-def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
+def _submit(core: Core, ticket: Staged, chain: _Chain) -> None:
     """Take the seqs and put the frames in the log, in one stretch [S-105]."""
     topic, prepared, write = ticket.topic, ticket.prepared, ticket.write
     prefix, behind, count_around, durable, logged, now = chain
@@ -415,12 +433,12 @@ def _submit(core: Core, ticket: _Staged, chain: _Chain) -> None:
     if write.turn is not None:
         write.turn.waited_ms = (core.clock.monotonic_ns() - write.turn.since_ns) / 1e6
     if ticket.pieces:
-        _let_go(core, prepared.envelopes)
+        let_go(core, prepared.envelopes)
     if logged and topic.durability == "disk" and not ticket.reserves:
         lifecycle.reserve_ahead(core, topic, last, now)
 
 
-def _let_go(core: Core, items: list[Any]) -> None:
+def let_go(core: Core, items: list[Any]) -> None:
     """Free what a large write needs no more, a little at a time: all at once takes milliseconds."""
 
     def steps() -> Iterator[None]:
@@ -439,12 +457,13 @@ class _Piece(NamedTuple):
     """Of each record's frame in `frames`."""
 
 
-class _Staged(Ticket):
+class Staged(Ticket):
     """The ticket of a write."""
 
     __slots__ = (
-        "_carried", "_ceiling", "_core", "_created", "_done", "_generation", "_keyed", "_logged_seq", "_staged", "edge",
-        "entries", "frames", "offsets", "pending", "pieces", "prefix_bytes", "prepared", "topic", "ts", "write",
+        "_carried", "_ceiling", "_core", "_created", "_done", "_generation", "_keyed", "_logged_seq", "_staged",
+        "count", "edge", "entries", "frames", "offsets", "pending", "pieces", "prefix_bytes", "prepared", "topic",
+        "total", "ts", "write",
     )  # fmt: skip
 
     def __init__(
@@ -466,6 +485,9 @@ class _Staged(Ticket):
         self._done = done
         self._created = created
         self.prepared = write.prepared
+        self.count = len(write.prepared.tags)
+        self.total = write.prepared.total
+        """Accounted bytes of its records."""
         self.ts = ts
         self.prefix_bytes = 0
         """Of the frames in front of its records."""
@@ -515,10 +537,9 @@ class _Staged(Ticket):
     def count_staged(self) -> None:
         """Its records are on their way."""
         self._staged = True
-        prepared = self.prepared
-        self.topic.staged_records += len(prepared.tags)
-        self.topic.staged_bytes += prepared.total
-        self._core.staged_bytes += prepared.total
+        self.topic.staged_records += self.count
+        self.topic.staged_bytes += self.total
+        self._core.staged_bytes += self.total
 
     def reserve(self, last: int, now: int) -> bytes:
         """The frame of a higher ceiling, to be logged in front of the records [A-2]."""
@@ -537,8 +558,12 @@ class _Staged(Ticket):
         """The copies that are in memory only and have to be logged in front of it [S-212 c]."""
         self.edge, self._logged_seq = edge, edge.logged_seq
         self._carried = edge.carry(durable=durable)
-        self._keyed = forward.keyed(edge, self.seq_before, self.prepared.envelopes)
+        self._keyed = forward.keyed(edge, self.seq_before, self.envelopes())
         return self._carried
+
+    def envelopes(self) -> Iterable[bytes]:
+        """Of its records, as they are stored."""
+        return self.prepared.envelopes
 
     def joined(self, line: Sequence[Ticket]) -> int:
         """Logged appends in a row become visible together."""
@@ -549,11 +574,11 @@ class _Staged(Ticket):
         return count
 
     def publish(self, run: Sequence[Ticket]) -> None:
-        staged = cast("Sequence[_Staged]", run)
+        staged = cast("Sequence[Staged]", run)
         core, topic = self._core, self.topic
         for one in staged:
             one._unstage()
-        topic.apply(self._appended_in_pieces() if self.pieces else _appended(core, topic, staged))
+        self._apply(staged)
         for one in staged:
             if one.edge is not None:
                 one._carry_through(one.edge)
@@ -563,6 +588,10 @@ class _Staged(Ticket):
         for one in staged:
             one._published(head)
         core.wake(topic)
+
+    def _apply(self, staged: Sequence[Staged]) -> None:
+        topic = self.topic
+        topic.apply(self._appended_in_pieces() if self.pieces else _appended(self._core, topic, staged))
 
     def _appended_in_pieces(self) -> Appended:
         """As `_appended`, of a large write."""
@@ -578,7 +607,7 @@ class _Staged(Ticket):
                 # Those in front would be let go of at once.
                 core.recent.add(topic_id, seq, piece.frames, piece.offsets)
             seq += len(piece.offsets)
-        _let_go(core, self.pieces)
+        let_go(core, self.pieces)
         return Appended(self.seq_before, b"".join(self.entries), places, prepared.tags, prepared.total, self.ts)
 
     def _carry_through(self, edge: Edge) -> None:
@@ -595,7 +624,7 @@ class _Staged(Ticket):
         forward.note_keys(edge, self._keyed)
 
     def _published(self, head: int) -> None:
-        core, first, count = self._core, self.seq_before, len(self.prepared.tags)
+        core, first, count = self._core, self.seq_before, self.count
         if self._ceiling:
             self.topic.reservation.granted(self._ceiling, self._generation)
             core.reserved.add(self.topic.id)
@@ -612,7 +641,7 @@ class _Staged(Ticket):
 
     def fail(self, error: TopicsError) -> None:
         if self.pieces:
-            _let_go(self._core, self.prepared.envelopes)
+            let_go(self._core, self.prepared.envelopes)
         self._withdraw()
         self._done(error)
 
@@ -630,7 +659,7 @@ class _Staged(Ticket):
         if self.pending is not None:
             self._table().fail(self.pending)
         if self.pieces:
-            _let_go(self._core, self.pieces)
+            let_go(self._core, self.pieces)
 
     def _table(self) -> IdempotencyKeys | Producers:
         return self._core.keys if self.write.key is not None else self._core.producers
@@ -639,14 +668,13 @@ class _Staged(Ticket):
         """Once, whether it is published, failed, or fails while it is published."""
         if self._staged:
             self._staged = False
-            prepared = self.prepared
-            self.topic.staged_records -= len(prepared.tags)
-            self.topic.staged_bytes -= prepared.total
-            self._core.staged_bytes -= prepared.total
+            self.topic.staged_records -= self.count
+            self.topic.staged_bytes -= self.total
+            self._core.staged_bytes -= self.total
 
 
 def _joins(ticket: Ticket) -> bool:
-    return type(ticket) is _Staged and isinstance(ticket.lsn, Lsn) and not ticket.pieces
+    return type(ticket) is Staged and isinstance(ticket.lsn, Lsn) and not ticket.pieces
 
 
 def _stage_name(core: Core, topic: Topic, write: Write, now: int) -> Pending | None:
@@ -669,7 +697,7 @@ def _dedupe_frame(topic: Topic, write: Write, first: int, count: int, ts: int, d
     return control_frame(body, topic, ts, durable=durable)
 
 
-def _appended(core: Core, topic: Topic, staged: Sequence[_Staged]) -> Appended:
+def _appended(core: Core, topic: Topic, staged: Sequence[Staged]) -> Appended:
     """What the index keeps of writes in a row; their frames become the newest in memory."""
     first, ts = staged[0].seq_before, staged[-1].ts
     entries: list[bytes] = []

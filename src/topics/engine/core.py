@@ -11,15 +11,16 @@ code. Owner only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from topics import paths
 from topics.clock import Clock
 from topics.codec import control, frame
 from topics.engine.admission import Admission
 from topics.engine.alarms import Alarms
+from topics.engine.bring import Attaching
 from topics.engine.config import EngineConfig
 from topics.engine.dedupe import IdempotencyKeys, Producers
 from topics.engine.load import Load
@@ -29,6 +30,7 @@ from topics.engine.recent import RecentFrames
 from topics.engine.router import Edge, Routers
 from topics.engine.scheduler import Item
 from topics.engine.topic import Lsn, Ticket, Topic, Totals
+from topics.engine.writers import Writers
 from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs
 from topics.storage.lockfile import FailedSync
@@ -37,6 +39,7 @@ from topics.storage.owner import Owner
 from topics.storage.shard import Frames, Shard
 from topics.storage.shard import Lsn as ShardLsn
 from topics.storage.shards import Shards
+from topics.storage.staging import Staging
 
 log = logging.getLogger("topics.engine")
 
@@ -84,6 +87,10 @@ class Core:
         self.recent = RecentFrames(config.recent_cache_bytes)
         self.keys = IdempotencyKeys(config.idempotency_max_entries, config.idempotency_max_bytes)
         self.producers = Producers(config.max_producers, config.producer_ttl_ms)
+        self.writers = Writers()
+        self.staging = Staging(
+            f"{dir}/{paths.STAGING_DIR}" if dir else None, config.max_staged_bytes, config.stage_ttl_ms
+        )
         self.topics: dict[int, Topic] = {}
         self.names: dict[str, Topic] = {}
         self.gates: dict[str, list[Callable[[], None]]] = {}
@@ -96,6 +103,8 @@ class Core:
         self.serve: Serving = lambda edge: False
         self.bring_in: Callable[[int, Outcome], None] | None = None
         """Runs a checkpoint that takes a topic; None where nothing is ever written to segments."""
+        self.attaching: Attaching | None = None
+        """Brings large commits to their topics as segments; None: all go through the log."""
         self.held: list[Lsn] = []
         """Frames that recovery still needs, whatever checkpoints say."""
         self.run = 0
@@ -200,6 +209,39 @@ class Core:
             topic.tickets.remove(ticket)
             raise
 
+    def stage_together(
+        self,
+        shard: Shard,
+        staged: Sequence[tuple[Topic, Ticket, int | None]],
+        frames: Frames,
+        count: int,
+        done: Callable[[Lsn | TopicsError], None],
+    ) -> None:
+        """Put tickets in their topics' lines and the frames of all in the log, as one durable submission [S-287].
+
+        With each ticket comes how far behind the beginning its frames are; None: it has none. `done` is told the
+        outcome before tickets are published. Raises, with nothing done, if that is refused.
+        """
+        for topic, ticket, _ in staged:
+            topic.tickets.append(ticket)
+
+        def committed(outcome: Lsn | TopicsError) -> None:
+            for topic, ticket, behind in staged:
+                placed: Lsn | TopicsError | Literal[True] = outcome
+                if isinstance(outcome, Lsn):
+                    placed = True if behind is None else outcome._replace(offset=outcome.offset + behind)
+                self._committed(topic, ticket, placed)
+            done(outcome)
+
+        try:
+            unrecorded = all(behind is None for *_, behind in staged)
+            self.submit_to(shard, frames, count, committed, durable=True, control=unrecorded)
+        except TopicsError:
+            for topic, ticket, _ in staged:
+                topic.tickets.remove(ticket)
+            raise
+        self._noted(shard)
+
     def submit(
         self,
         topic_id: int,
@@ -212,6 +254,10 @@ class Core:
         """Log frames that publish nothing by themselves, or those of a ticket."""
         shard = self.shard(topic_id)
         self.submit_to(shard, frames, count, done, durable, control)
+        self._noted(shard)
+
+    def _noted(self, shard: Shard) -> None:
+        """A shard has more than marks."""
         self.unmarked.add(shard.key)
         self.unrotated.add(shard.key)
         self.logged = True
@@ -232,7 +278,7 @@ class Core:
         else:
             self.settling.hold(shard, frames, count, place, durable, control)
 
-    def _committed(self, topic: Topic, ticket: Ticket, outcome: Lsn | TopicsError) -> None:
+    def _committed(self, topic: Topic, ticket: Ticket, outcome: Lsn | Literal[True] | TopicsError) -> None:
         if ticket.settled:
             return
         if isinstance(outcome, TopicsError):

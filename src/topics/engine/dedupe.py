@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 
 from msgspec import Struct
@@ -403,6 +403,19 @@ class Producers:
         kept = self._topics.get(topic_id, {}).get(id)
         return kept.published[-1] if kept is not None and kept.published else None
 
+    def topics_of(self, ids: Collection[str]) -> Iterator[tuple[int, str, Pair]]:
+        """The published pairs of some producers, topic by topic; topic 0 is not among them."""
+        for topic_id, producers in self._topics.items():
+            for id, kept in producers.items() if topic_id else ():
+                if id in ids and kept.published:
+                    yield topic_id, id, kept.published[-1]
+
+    def writers(self) -> Iterator[tuple[str, Pair]]:
+        """The committed versions of all writers [A-19]."""
+        for id, kept in self._topics.get(0, {}).items():
+            if kept.published:
+                yield id, kept.published[-1]
+
     def checkpointed(self, topic_id: int, ck: int) -> None:
         """Let go of pairs that no snapshot from this checkpoint on can ask for [S-219]."""
         for kept in self._topics.get(topic_id, {}).values():
@@ -480,10 +493,16 @@ class Producers:
     def _is_forgotten(self, kept: _Kept, now_ms: int) -> bool:
         return not kept.staged and now_ms - kept.used_ms > self.ttl_ms
 
-    def _admit(self, now_ms: int) -> None:
-        if self.max_producers and len(self._used) >= self.max_producers:
+    def check_room(self, topic_ids: Iterable[int | None], id: str, now_ms: int) -> None:
+        """`LimitReached` unless a producer may write to all of these topics; None is one that does not exist yet."""
+        new = sum(one is None or self._find(one, id, now_ms) is None for one in topic_ids)
+        if new:
+            self._admit(now_ms, new)
+
+    def _admit(self, now_ms: int, count: int = 1) -> None:
+        if self.max_producers and len(self._used) + count > self.max_producers:
             self.sweep(now_ms)
-            if len(self._used) >= self.max_producers:
+            if len(self._used) + count > self.max_producers:
                 raise LimitReached("max_producers", self.max_producers)
 
     def _add(self, topic_id: int, id: str, now_ms: int) -> _Kept:

@@ -25,7 +25,7 @@ from topics.clock import Clock, SystemClock
 from topics.codec import control, frame
 from topics.engine import append as appending
 from topics.engine import delete as deleting
-from topics.engine import forward, lifecycle, recover, retention, route, watch
+from topics.engine import forward, lifecycle, recover, retention, route, txn, watch
 from topics.engine import plan as planning
 from topics.engine import queue as queues
 from topics.engine import read as reading
@@ -46,9 +46,11 @@ from topics.errors import CallerError, EngineClosed, TopicsError, WalFull, WalIo
 from topics.fs import Fs, OsFs, ensure_dir, process_id
 from topics.fs import boot_id as machine_boot_id
 from topics.model import (
+    AbortResult,
     AckResult,
     AppendResult,
     ClaimResult,
+    CommitResult,
     DeleteResult,
     ExtendResult,
     Gap,
@@ -59,12 +61,14 @@ from topics.model import (
     Record,
     RouterConfig,
     RouterState,
+    StageResult,
     TopicConfig,
     TopicState,
+    WriterState,
     check_u64,
 )
 from topics.settings import Settings
-from topics.storage import discover, group
+from topics.storage import discover, group, staging
 from topics.storage.lockfile import FailedSync, StoreLock
 from topics.storage.owner import InlineOwner, LockedOwner, LoopOwner
 from topics.storage.shards import Recovered, Shards, group_dir, group_keys
@@ -265,6 +269,7 @@ class Engine:
         core.bring_in = self._checkpointer.bring_in
         core.logged = bool(found.files) and found.replay_bytes > 0
         self._settle(lock, recovery)
+        txn.recovered(core)
         rederive(core, recovery.deletes, self._carry_out)
         recovery.settle_leases()
         if core.wal.orphans and core.settling is None:
@@ -312,6 +317,7 @@ class Engine:
                 core.fs.rename(alive, dead)
         if deleted:
             core.fs.sync_dir(root)
+        staging.clear(core.fs, f"{core.dir}/{paths.STAGING_DIR}")
         for name in core.fs.listdir(root):
             parsed = paths.parse_topic_dir(name)
             if parsed is not None and parsed.deleted:
@@ -463,6 +469,59 @@ class Engine:
         removal = deleting.Removal.parse(before_seq, match, seqs, self._core.limits)
         deleting.check_flag(dry_run, "dry_run")
         return self._call(lambda done: deleting.delete(self._core, name, removal, dry_run, done))  # type: ignore[no-any-return]
+
+    def stage(
+        self,
+        id: str,
+        version: int,
+        part: str,
+        chunk: int,
+        topic: str,
+        records: Iterable[Given],
+        *,
+        node: str | None = None,
+    ) -> StageResult:
+        """Put records where nobody sees them, until `commit_staged` names their part [A-19].
+
+        Chunks of a part are numbered from 0, over all topics. The same chunk again is known; other records under its
+        number are a conflict.
+        """
+        staged = self._stage(id, version, part, chunk, topic, records, node)
+        return self._call(lambda done: txn.stage(self._core, staged, done))  # type: ignore[no-any-return]
+
+    def _stage(
+        self, id: str, version: int, part: str, chunk: int, topic: str, records: Iterable[Given], node: str | None
+    ) -> txn.Stage:
+        limits = self._core.limits
+        return txn.Stage.prepare(txn.Place.parse(topic, id, version, part, chunk, limits), records, limits, node)
+
+    def commit_staged(
+        self,
+        id: str,
+        version: int,
+        parts: Iterable[Mapping[str, object] | tuple[str, int, int]],
+        *,
+        create: bool | None = None,
+        config: TopicConfig | Mapping[str, object] | None = None,
+        attach: txn.AttachMode = "auto",
+    ) -> CommitResult:
+        """Publish what is staged under the parts, in their order, all or none, once per version of the writer.
+
+        A part is `{"part", "chunks", "records"}`. It is durable on return; repeat a call that failed.
+        """
+        asked = txn.Commit.parse(id, version, list(parts), create, config, attach, self._core.limits)
+        return self._call(lambda done: txn.commit(self._core, asked, done))  # type: ignore[no-any-return]
+
+    def abort_staged(self, id: str, version: int) -> AbortResult:
+        """Drop what is staged for a version; one that is committed is left alone."""
+        writer, number = txn.writer_id(id, self._core.limits), check_u64(version, "version")
+        return self._call(lambda done: txn.abort(self._core, writer, number, done))  # type: ignore[no-any-return]
+
+    def writer(self, id: str) -> WriterState:
+        """A writer of staged commits: its committed version, and what it has staged."""
+        self._check()
+        with self._owner:
+            return txn.state(self._core, txn.writer_id(id, self._core.limits))
 
     def claim(self, name: str, node: str, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
         """Lease jobs of a queue to a node: what came back first, then what was never delivered, in seq order.
@@ -625,6 +684,7 @@ class Engine:
             topic = core.topics.get(id)
             if topic is not None and not topic.removed and not _expire(core, topic):
                 break
+        txn.expire(core)
         for id in core.keys.topic_ids():
             topic = core.topics.get(id)
             if topic is not None:
@@ -952,6 +1012,46 @@ class EngineAio:
         removal = deleting.Removal.parse(before_seq, match, seqs, core.limits)
         deleting.check_flag(dry_run, "dry_run")
         return await self._run(partial(deleting.delete, core, name, removal, dry_run))  # type: ignore[no-any-return]
+
+    async def stage(
+        self,
+        id: str,
+        version: int,
+        part: str,
+        chunk: int,
+        topic: str,
+        records: Iterable[Given],
+        *,
+        node: str | None = None,
+    ) -> StageResult:
+        """See `Engine.stage`."""
+        staged = self._engine._stage(id, version, part, chunk, topic, records, node)
+        return await self._run(partial(txn.stage, self._engine._core, staged))  # type: ignore[no-any-return]
+
+    async def commit_staged(
+        self,
+        id: str,
+        version: int,
+        parts: Iterable[Mapping[str, object] | tuple[str, int, int]],
+        *,
+        create: bool | None = None,
+        config: TopicConfig | Mapping[str, object] | None = None,
+        attach: txn.AttachMode = "auto",
+    ) -> CommitResult:
+        """See `Engine.commit_staged`."""
+        core = self._engine._core
+        asked = txn.Commit.parse(id, version, list(parts), create, config, attach, core.limits)
+        return await self._run(partial(txn.commit, core, asked))  # type: ignore[no-any-return]
+
+    async def abort_staged(self, id: str, version: int) -> AbortResult:
+        """See `Engine.abort_staged`."""
+        core = self._engine._core
+        writer, number = txn.writer_id(id, core.limits), check_u64(version, "version")
+        return await self._run(partial(txn.abort, core, writer, number))  # type: ignore[no-any-return]
+
+    async def writer(self, id: str) -> WriterState:
+        """See `Engine.writer`."""
+        return self._engine.writer(id)
 
     async def claim(self, name: str, node: str, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
         """See `Engine.claim`."""

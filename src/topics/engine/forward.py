@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -482,7 +482,7 @@ def stamped(data: bytes, router: Router, source: Topic, seq: int) -> bytes:
     return envelope.build(payload, b'%b,"_topics_router":%b}' % (meta[:-1], member))
 
 
-def keyed(edge: Edge, first: int, envelopes: list[bytes]) -> list[tuple[int, bytes]]:
+def keyed(edge: Edge, first: int, envelopes: Iterable[bytes]) -> list[tuple[int, bytes]]:
     """Records of a direct write to the destination that say to be copies, by seq."""
     if all(one.config.guarantee != "exactly_once" for one in edge.routers):
         return []

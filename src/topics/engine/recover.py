@@ -120,6 +120,7 @@ class Recovery:
         if snapshot is not None:
             header = snapshot.header
             core.next_topic_id, core.next_epoch = header.next_topic_id, header.next_epoch
+            core.producers.restore(0, [(row.id, row.version, 0, 0, 0, row.ts) for row in header.commits])
             for item in snapshot.topics:
                 self._register(item)
         for one in self._found.files:
@@ -343,6 +344,9 @@ class Recovery:
             return
         if isinstance(body, (control.RouterCreate, control.RouterDelete, control.RouterMark)):
             self.routers.add(body, run)
+            return
+        if isinstance(body, control.Dedupe) and not id:
+            self._dedupe(0, body, ts)
             return
         if isinstance(body, control.CheckpointMark) or not id:
             return

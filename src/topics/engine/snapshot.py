@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from topics.codec.snapshot import Encoder, Header, KeyRow, ProducerRow, RouterItem, TopicItem, WalRow
+from topics.codec.snapshot import CommitRow, Encoder, Header, KeyRow, ProducerRow, RouterItem, TopicItem, WalRow
 from topics.engine.core import Core
 from topics.engine.pins import Everything
 from topics.engine.router import Router
@@ -88,7 +88,9 @@ class Snapshots:
         header = Header(
             id=number, ts=core.clock.now_ms(), store=core.store_id, run=core.run, boot=core.boot, clean=clean,
             next_topic_id=min(core.creating, default=core.next_topic_id), next_epoch=core.next_epoch,
-            next_router_op=core.routers.next_op, ckpt=ckpt, cold=None, wal=tuple(core.wal.rows(core.needed())),
+            next_router_op=core.routers.next_op, ckpt=ckpt, cold=None,
+            commits=tuple(CommitRow(id, pair.epoch, pair.ts) for id, pair in core.producers.writers()),
+            wal=tuple(core.wal.rows(core.needed())),
         )  # fmt: skip
         ids = sorted(core.topics)
         routers = [one for _, one in sorted(core.routers.by_name.items())]

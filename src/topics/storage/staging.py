@@ -133,10 +133,9 @@ class Staging:
         self._writers: dict[str, dict[int, Version]] = {}
         self._parts = 0
 
-    def find(self, id: str, version: int, now_ms: int) -> Version | None:
-        """What is staged for a version, unless its time is over."""
-        found = self._writers.get(id, {}).get(version)
-        return None if found is None or self._is_over(found, now_ms) else found
+    def find(self, id: str, version: int) -> Version | None:
+        """What is staged for a version."""
+        return self._writers.get(id, {}).get(version)
 
     def begin(self, id: str, version: int, now_ms: int) -> Version:
         """Stage something for a version that has nothing."""
@@ -156,13 +155,16 @@ class Staging:
             found = version.parts[name] = Part(name, path)
         return found
 
-    def reserve(self, version: Version, size: int) -> None:
-        """Take room for a chunk before it is written [RES-3]; `LimitReached` if there is none."""
-        cost = size + CHUNK_COST
-        if self.max_bytes and self.cost + cost > self.max_bytes:
+    def check(self, size: int) -> None:
+        """`LimitReached` if there is no room for a chunk [TXN-4]."""
+        if self.max_bytes and self.cost + size + CHUNK_COST > self.max_bytes:
             raise LimitReached("max_staged_bytes", self.max_bytes)
-        self.cost += cost
-        version.cost += cost
+
+    def reserve(self, version: Version, size: int) -> None:
+        """Take room for a chunk before it is written [RES-3]."""
+        self.check(size)
+        self.cost += size + CHUNK_COST
+        version.cost += size + CHUNK_COST
 
     def give_back(self, version: Version, size: int) -> None:
         """A chunk came to nothing."""
@@ -177,9 +179,10 @@ class Staging:
     def expired(self, now_ms: int) -> Iterator[Version]:
         """Versions that nobody has staged to for too long [TXN-4]."""
         for versions in list(self._writers.values()):
-            yield from [one for one in versions.values() if self._is_over(one, now_ms)]
+            yield from [one for one in versions.values() if self.is_over(one, now_ms)]
 
-    def _is_over(self, version: Version, now_ms: int) -> bool:
+    def is_over(self, version: Version, now_ms: int) -> bool:
+        """Whether nobody staged to it for too long, and nobody is at it."""
         busy = version.held or any(part.busy for part in version.parts.values())
         return not busy and now_ms - version.used_ms > self.ttl_ms
 

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,8 @@ _TAIL = struct.Struct("<QB")
 _FLAGS = [bytes((flags,)) for flags in range(256)]
 _SEQ_AT = 14
 """Of the seq in a WAL frame."""
+_LENS_AT = 21
+"""Of the three lengths in a `.data` frame."""
 _FOOTER = struct.Struct("<4sHHI")
 
 HEADER: Final = np.dtype(
@@ -359,18 +361,88 @@ def check_entries(
     return Checked(valid, rows)
 
 
-def heads_agree(
-    buffer: Buffer, entries: npt.NDArray[np.void], seqs: npt.NDArray[np.uint64], base: int = 0
-) -> npt.NDArray[np.bool_]:
-    """Which entries have a frame of their length and seq (its low 32 bits) at their offset; no checksums [S-348]."""
-    starts = entries["offset"].astype(np.int64) - base
+class Parts(NamedTuple):
+    """Where the parts of frames lie in their buffer: each begins where the one before it ends."""
+
+    node: npt.NDArray[np.int64]
+    tag: npt.NDArray[np.int64]
+    data: npt.NDArray[np.int64]
+    """The envelope."""
+    end: npt.NDArray[np.int64]
+
+
+def parts_at(buffer: Buffer, offsets: npt.NDArray[np.int64]) -> Parts:
+    """The parts of the frames at `offsets`, whose lengths agree with their entries."""
+    # Three lengths in one word: node u16, tag u16, data u32.
+    lens = _words(buffer, offsets + _LENS_AT, "<u8").astype(np.int64)
+    node = offsets + HEADER_BYTES
+    tag = node + (lens & 0xFFFF)
+    data = tag + (lens >> 16 & 0xFFFF)
+    return Parts(node, tag, data, data + (lens >> 32 & 0xFFFFFFFF))
+
+
+def heads_agree(buffer: Buffer, entries: npt.NDArray[np.void], seqs: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Which entries have a frame of their seq and length, filled by its parts, where they say; no checksum [S-348]."""
+    starts = entries["offset"].astype(np.int64)
     inside = (starts >= 0) & (starts + entries["len"] <= len(buffer)) & (entries["len"] >= FRAME_BYTES_MIN)
     agree: npt.NDArray[np.bool_] = np.zeros(len(entries), np.bool_)
     at = np.flatnonzero(inside)
-    heads = frame.gather(memoryview(buffer), starts[at].tolist(), HEADER)
-    low = np.uint64(0xFFFFFFFF)
-    agree[at] = (heads["frame_len"] + np.uint32(4) == entries["len"][at]) & (heads["seq"] & low == seqs[at] & low)
+    if not len(at):
+        return agree
+    starts, sizes = starts[at], entries["len"][at].astype(np.int64)
+    flags, parts = _words(buffer, starts + 4, "u1"), parts_at(buffer, starts)
+    lens = (parts.tag - parts.node, parts.data - parts.tag, parts.end - parts.data)
+    agree[at] = (
+        (_words(buffer, starts, "<u4") == sizes - 4)
+        & (_words(buffer, starts + 5, "<u8") == seqs[at])
+        & ~frame.misfits(sizes - FRAME_BYTES_MIN, flags, *lens)
+    )
     return agree
+
+
+def frames_agree(
+    buffer: Buffer, entries: npt.NDArray[np.void], seqs: npt.NDArray[np.uint64], mask: int
+) -> npt.NDArray[np.bool_]:
+    """Which entries have their frame at their offset, intact and of the mask's topic."""
+    agree = heads_agree(buffer, entries, seqs)
+    at = np.flatnonzero(agree)
+    if not len(at):
+        return agree
+    raw, digest = buffer if isinstance(buffer, bytes) else bytes(buffer), xxh3_64_intdigest
+    starts = entries["offset"][at].astype(np.int64)
+    sums = starts + entries["len"][at] - 9
+    spans = zip((starts + 4).tolist(), sums.tolist(), strict=True)
+    found = np.fromiter((digest(raw[start:end]) for start, end in spans), np.uint64, len(at))
+    agree[at] = (found ^ np.uint64(mask) == _words(raw, sums, "<u8")) & _are_text(raw, parts_at(raw, starts))
+    return agree
+
+
+def _are_text(raw: bytes, parts: Parts) -> npt.NDArray[np.bool_]:
+    """Whether nodes and tags are valid UTF-8, each by itself; mostly all of them are ASCII."""
+    text: npt.NDArray[np.bool_] = np.ones(len(parts.node), np.bool_)
+    lens = parts.data - parts.node
+    ends = lens.cumsum()
+    places = np.repeat(parts.node - ends + lens, lens) + np.arange(int(ends[-1]))
+    beyond = np.flatnonzero(np.frombuffer(raw, np.uint8)[places] > 0x7F)
+    view = memoryview(raw)
+    for at in np.unique(np.searchsorted(ends, beyond, side="right")).tolist():
+        start, tag = int(parts.node[at]), int(parts.tag[at])
+        text[at] = frame.is_text(view, start, tag - start, int(parts.data[at]) - tag)
+    return text
+
+
+def deleted_at(buffer: Buffer, entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Which frames say that they are deleted [S-120]; all of them lie in the buffer."""
+    ends = entries["offset"].astype(np.int64) + entries["len"]
+    deleted: npt.NDArray[np.bool_] = np.frombuffer(buffer, np.uint8)[ends - 1] == DELETE_BYTE
+    return deleted
+
+
+def _words(buffer: Buffer, places: npt.NDArray[np.int64], dtype: str) -> npt.NDArray[Any]:
+    """One field of many frames, wherever they begin: unlike `frame.gather` nothing else is copied."""
+    kind = np.dtype(dtype)
+    everywhere: npt.NDArray[Any] = np.ndarray((len(buffer) - kind.itemsize + 1,), kind, buffer, strides=(1,))
+    return everywhere[places]
 
 
 def entries_of(buffer: Buffer, rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:

@@ -2,7 +2,7 @@
 
     StoreView     the newest valid snapshot: names, floors, how far segments reach
     TopicView     one topic of it; `segments()` lists its files, `scan()` reads its records
-    Batch, Gap    what a scan gives, in ascending order
+    Batch, Gap    what a scan gives, in ascending order; `Deleted` between them for those who ask
 
 What is shown is the state of the snapshot, less what was deleted since [S-345]: a scan ends at `ckpt_seq`, whatever
 more the files hold. A record is given iff its frame verifies, its delete byte is not 0xD5, its entry is not deleted
@@ -21,19 +21,20 @@ read whole. One thread per object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from topics import paths
 from topics.codec import segment as codec
+from topics.codec import sidecar
 from topics.codec.frame import NotAFrame, Why
 from topics.codec.segment import DataFrame, Footer
 from topics.codec.snapshot import Header, Snapshot, TopicItem
-from topics.errors import DiskError
+from topics.errors import DiskError, UnsupportedFormat
 from topics.fs import File, Fs, close_quietly, pread_all
 from topics.storage.reindex import DAMAGE, Entries, find_frames, live_of, reindex, stats
 from topics.storage.segfile import SegmentFiles, entries_in
@@ -43,6 +44,10 @@ BATCH_BYTES: Final = 4 << 20
 """Bytes of `.data` that one batch spans, unless a single frame is larger."""
 SPACE_BYTES: Final = 256 << 10
 """Dead bytes between two records that end a batch: they are not worth reading."""
+PICKED_SPACE_BYTES: Final = 1 << 10
+"""Bytes between two records picked by tag that are read along with them: less costs a call, more costs bytes."""
+DELETED_ROWS: Final = 1 << 16
+"""Seqs that one `Deleted` tells at most of a silent gap segment."""
 _HEX: Final = frozenset("0123456789abcdef")
 DROPPED: Final = 0
 """Reason of a `Gap` before the first segment: dropped since the snapshot, as far as can be told."""
@@ -98,6 +103,49 @@ class Gap(NamedTuple):
     reason: int
     detail: str = ""
     """What is wrong with the files, where this is not what they say themselves."""
+
+
+class Deleted(NamedTuple):
+    """Seqs that were removed on request, and the instants of what they held."""
+
+    seqs: npt.NDArray[np.uint64]
+    ts: npt.NDArray[np.uint64]
+
+
+Told = Batch | Gap | Deleted
+
+
+class Tags(NamedTuple):
+    """Tags that a reader wants: these, and all that begin with one of those."""
+
+    equal: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+
+class Wanted(NamedTuple):
+    """What a scan gives of its range."""
+
+    min_ts: int = 0
+    verify: bool = True
+    """Compute checksums; without them frames are only held against their entries [S-348]."""
+    tags: Tags | None = None
+    """A hint: records without these tags are left out where that spares reading them."""
+    pending: Sequence[tuple[int, int]] = ()
+    """Ranges of seqs that are deleted although no mark on disk says so [A-8]."""
+    deleted: bool = False
+    """Tell deleted seqs, too."""
+
+
+class Directory(Protocol):
+    """Where the files of a topic are."""
+
+    @property
+    def fs(self) -> Fs: ...
+
+    @property
+    def path(self) -> str: ...
+
+    def cold_path(self) -> str: ...
 
 
 class StoreView:
@@ -169,6 +217,8 @@ class _Pair(NamedTuple):
     file: File | None
     detail: str
     """What is wrong with the pair as a whole."""
+    path: str = ""
+    """Of the data."""
 
     @property
     def last(self) -> int:
@@ -176,9 +226,9 @@ class _Pair(NamedTuple):
 
 
 class TopicView:
-    """One topic of a `StoreView`."""
+    """One topic of a directory, as an item of its snapshot describes it."""
 
-    def __init__(self, store: StoreView, item: TopicItem) -> None:
+    def __init__(self, store: Directory, item: TopicItem) -> None:
         self.store = store
         self.item = item
         self._rows = {row.first: row for row in item.segments}
@@ -242,9 +292,31 @@ class TopicView:
 
         With `verify=False` frames are held against their entries but their checksums are not computed [S-348].
         """
+        for told in self.tell(from_seq, to_seq, Wanted(min_ts, verify)):
+            assert not isinstance(told, Deleted)
+            yield told
+
+    def tell(self, from_seq: int, to_seq: int | None, wanted: Wanted) -> Iterator[Told]:
+        """`scan` with everything that can be wanted."""
         high = self.ckpt_seq if to_seq is None else min(to_seq, self.ckpt_seq)
         at = max(from_seq, self.evict_floor, self.item.base)
-        return _Scan(self, high, min_ts, verify).run(at)
+        return _Scan(self, high, wanted).run(at)
+
+    def tagged(self, first: int, n: int, tags: Tags) -> npt.NDArray[np.bool_] | None:
+        """Which seqs of a sealed segment have had one of these tags; None where its sidecar cannot tell [S-187]."""
+        raw = self.files.read(self.files.path(first, "tag"))
+        if raw is None:
+            return None
+        try:
+            found = sidecar.read(raw, self.files.segment_mask(first), n, whole=False)
+        except (sidecar.NotASidecar, UnsupportedFormat):
+            return None
+        mask = np.zeros(n, np.bool_)
+        for tag in tags.equal:
+            mask[sidecar.eq(found, tag.encode())] = True
+        for literal in tags.prefixes:
+            mask[sidecar.prefix(found, literal.encode())] = True
+        return mask
 
     def open_pair(self, first: int, behind: int) -> _Pair | None:
         """The `.idx` at `first` and its data, `behind` being where the next segment begins; None if it vanished."""
@@ -262,12 +334,12 @@ class TopicView:
     def _pair(self, first: int, behind: int, raw: bytes | None, *, final: bool) -> tuple[_Pair | None, bool]:
         """The pair, and whether its data vanished: the `.idx` is to be read again then [S-343]."""
         if raw is None:
-            rebuilt = self._rebuilt(first, behind, "its .idx is missing")
+            rebuilt = self._rebuilt(first, behind, f"{self.files.path(first, 'idx')} is missing")
             return rebuilt, rebuilt is None and not final
         try:
             footer, gap, entries = self._index(first, behind, raw)
         except NotAFrame as error:
-            return self._rebuilt(first, behind, f"its .idx does not verify: {error}"), False
+            return self._rebuilt(first, behind, f"{self.files.path(first, 'idx')} does not verify: {error}"), False
         if gap is not None:
             return _Pair(first, entries, footer, gap, None, ""), False
         if not live_of(entries).any():
@@ -275,7 +347,8 @@ class TopicView:
         file = self._open_data(first, footer)
         if file is None and not final:
             return None, True
-        return _Pair(first, entries, footer, None, file, "" if file else "its .data is missing"), False
+        path = self.files.path(first, "data", 0 if footer is None else footer.generation)
+        return _Pair(first, entries, footer, None, file, "" if file else f"{path} is missing", path), False
 
     def _index(self, first: int, behind: int, raw: bytes) -> tuple[Footer | None, codec.GapSegment | None, Entries]:
         """What an `.idx` says; `NotAFrame` if it does not verify, by its footer or by the snapshot's row."""
@@ -322,9 +395,16 @@ class TopicView:
         made = reindex(data, find_frames(data, self.files.mask, first, behind - 1), first, n, None)
         footer = Footer(codec.HOT, present.generations[-1], n)
         try:
-            return _Pair(first, made.entries, footer, None, self.files.fs.open(path, "r"), detail)
+            return _Pair(first, made.entries, footer, None, self.files.fs.open(path, "r"), detail, path)
         except FileNotFoundError:
             return None
+
+    def reaches_beyond(self) -> bool:
+        """Whether there are segments behind `ckpt_seq`: then those before it may have been dropped."""
+        try:
+            return any(first > self.ckpt_seq for first in self.files.listing())
+        except FileNotFoundError:
+            return False
 
     def _firsts(self) -> list[int]:
         try:
@@ -359,15 +439,14 @@ class TopicView:
 class _Scan:
     """One pass over a topic; `at` is the next seq to tell about."""
 
-    def __init__(self, topic: TopicView, high: int, min_ts: int, verify: bool) -> None:
+    def __init__(self, topic: TopicView, high: int, wanted: Wanted) -> None:
         self._topic = topic
         self._high = high
-        self._min_ts = min_ts
-        self._verify = verify
+        self._wanted = wanted
         self._firsts: list[int] = []
         self._ended = False
 
-    def run(self, at: int) -> Iterator[Batch | Gap]:
+    def run(self, at: int) -> Iterator[Told]:
         self._firsts = self._topic._firsts()
         listings = 1
         while at <= self._high and not self._ended:
@@ -407,36 +486,77 @@ class _Scan:
         first = max(first, self._topic.floor)
         if first > last:
             return
-        if prefix and self._firsts:
+        if prefix and (self._firsts or self._topic.reaches_beyond()):
             yield Gap(first, last, DROPPED, "no segment; dropped since the snapshot, or lost")
         else:
             yield Gap(first, last, DAMAGE, "no segment holds these seqs")
 
-    def _pair(self, pair: _Pair, low: int, high: int, *, final: bool) -> Iterator[Batch | Gap]:
+    def _pair(self, pair: _Pair, low: int, high: int, *, final: bool) -> Iterator[Told]:
         if pair.gap is not None:
             if pair.gap.reason:
                 yield Gap(low, high, pair.gap.reason)
             else:
-                yield self._empty(low, high)
+                yield from self._silent(pair.gap, low, high)
             return
-        entries = pair.entries[low - pair.first : high + 1 - pair.first]
+        entries = self._marked(pair.entries[low - pair.first : high + 1 - pair.first], low)
         # An unsealed segment below another one does not grow any more: what is wrong in it is damage [S-134].
         open_ended = pair.footer is None and final and not pair.detail
+        picked = self._picked(pair)
         lost = entries["flags"] & codec.LOST != 0
         for start, end, reason in _runs(np.where(lost, codec.ovh(entries), 0)):
             if reason:
                 told = DAMAGE if reason > 3 else reason
                 yield Gap(low + start, low + end - 1, told, pair.detail if told == DAMAGE else "")
             else:
-                yield from self._records(pair, low + start, entries[start:end], open_ended)
+                at = low + start - pair.first
+                part = None if picked is None else picked[at : at + end - start]
+                yield from self._records(pair, low + start, entries[start:end], part, open_ended)
                 if self._ended:
                     return
 
-    def _records(self, pair: _Pair, first: int, entries: Entries, open_ended: bool) -> Iterator[Batch | Gap]:
+    def _silent(self, gap: codec.GapSegment, low: int, high: int) -> Iterator[Told]:
+        """A gap segment of deleted seqs."""
+        if self._wanted.deleted:
+            for first in range(low, high + 1, DELETED_ROWS):
+                seqs = np.arange(first, min(first + DELETED_ROWS, high + 1), dtype=np.uint64)
+                yield Deleted(seqs, np.full(len(seqs), gap.ts, np.uint64))
+        yield self._empty(low, high)
+
+    def _marked(self, entries: Entries, low: int) -> Entries:
+        """Entries with the delete marks that are not on disk."""
+        inside = [(first, last) for first, last in self._wanted.pending if last >= low and first < low + len(entries)]
+        if not inside:
+            return entries
+        entries = entries.copy()
+        for first, last in inside:
+            entries["flags"][max(first - low, 0) : last + 1 - low] |= np.uint8(codec.DELETED)
+        return entries
+
+    def _picked(self, pair: _Pair) -> npt.NDArray[np.bool_] | None:
+        """Which entries of a segment may have a wanted tag; None for all of them."""
+        if self._wanted.tags is None:
+            return None
+        if pair.footer is not None and not pair.detail:
+            picked = self._topic.tagged(pair.first, len(pair.entries), self._wanted.tags)
+            if picked is not None:
+                return picked
+        has_tag: npt.NDArray[np.bool_] = pair.entries["flags"] & codec.HAS_TAG != 0
+        return has_tag
+
+    def _records(
+        self, pair: _Pair, first: int, entries: Entries, picked: npt.NDArray[np.bool_] | None, open_ended: bool
+    ) -> Iterator[Told]:
         """Consecutive entries without holes."""
         end = first + len(entries)
-        wanted = live_of(entries) & (entries["ts"] >= self._min_ts)
-        wanted[: max(self._topic.floor - first, 0)] = False
+        wanted = live_of(entries) & (entries["ts"] >= self._wanted.min_ts)
+        below = max(self._topic.floor - first, 0)
+        if self._wanted.deleted:
+            dead = entries["flags"] & codec.DELETED != 0
+            dead[:below] = True
+            yield from _deleted(first, np.flatnonzero(dead & (entries["ts"] >= self._wanted.min_ts)), entries)
+        wanted[:below] = False
+        if picked is not None:
+            wanted &= picked
         at = np.flatnonzero(wanted)
         if pair.file is None:
             if len(at):
@@ -445,10 +565,10 @@ class _Scan:
                 yield self._empty(first, end - 1)
             return
         low = first
-        for chunk in chunks(entries, at):
+        for chunk in chunks(entries, at) if picked is None else sparse_chunks(entries, at):
             last = first + int(chunk[-1]) if chunk[-1] != at[-1] else end - 1
             yield from self._chunk(
-                pair.file, low, last, entries[chunk], chunk.astype(np.uint64) + np.uint64(first), open_ended
+                pair, low, last, entries[chunk], chunk.astype(np.uint64) + np.uint64(first), open_ended
             )
             if self._ended:
                 return
@@ -456,7 +576,7 @@ class _Scan:
         if low < end:
             yield self._empty(low, end - 1)
 
-    def _without_data(self, first: int, wanted: npt.NDArray[np.bool_], detail: str) -> Iterator[Batch | Gap]:
+    def _without_data(self, first: int, wanted: npt.NDArray[np.bool_], detail: str) -> Iterator[Told]:
         for start, end, live in _runs(wanted.astype(np.int64)):
             if live:
                 yield Gap(first + start, first + end - 1, DAMAGE, detail)
@@ -464,17 +584,16 @@ class _Scan:
                 yield self._empty(first + start, first + end - 1)
 
     def _chunk(
-        self, file: File, low: int, high: int, entries: Entries, seqs: npt.NDArray[np.uint64], open_ended: bool
-    ) -> Iterator[Batch | Gap]:
+        self, pair: _Pair, low: int, high: int, entries: Entries, seqs: npt.NDArray[np.uint64], open_ended: bool
+    ) -> Iterator[Told]:
         """The records of [low, high], whose entries are given: verified, and split where one is not."""
-        base = int(entries["offset"][0])
-        size = int((entries["offset"].astype(np.int64) + entries["len"]).max()) - base
+        assert pair.file is not None
+        space = SPACE_BYTES if self._wanted.tags is None else PICKED_SPACE_BYTES
         for _ in range(2):  # what fails twice is damage [S-176]
-            data = pread_all(file, size, base)
-            valid, gone = self._check(data, entries, seqs, base)
+            data, offsets = fetch(pair.file, entries, space)
+            valid, gone = self._check(data, entries, offsets, seqs)
             if valid.all():
                 break
-        offsets = entries["offset"].astype(np.int64) - base
         for start, end, bad in _runs((~valid).astype(np.int64)):
             first = low if start == 0 else int(seqs[start])
             last = high if end == len(seqs) else int(seqs[end]) - 1
@@ -484,32 +603,37 @@ class _Scan:
                     yield self._empty(first, int(seqs[start]) - 1)
                 return
             if bad:
-                yield from self._bad(first, last, seqs[start:end])
+                detail = f"{pair.path} at {int(entries['offset'][start])}: the frame does not verify"
+                yield from self._bad(first, last, seqs[start:end], detail)
                 continue
             kept = np.flatnonzero(~gone[start:end]) + start
+            if self._wanted.deleted and len(kept) < end - start:
+                dead = np.flatnonzero(gone[start:end]) + start
+                yield Deleted(seqs[dead], entries["ts"][dead])
             yield Batch(first, last, seqs[kept], entries[kept], offsets[kept], data, self._topic.files.mask)
 
-    def _bad(self, first: int, last: int, seqs: npt.NDArray[np.uint64]) -> Iterator[Batch | Gap]:
+    def _bad(self, first: int, last: int, seqs: npt.NDArray[np.uint64], detail: str) -> Iterator[Told]:
         """Gaps over exactly the records that do not verify, and the dead ones around them."""
         damaged = np.zeros(last + 1 - first, np.int64)
         damaged[(seqs - np.uint64(first)).astype(np.int64)] = 1
         for start, end, bad in _runs(damaged):
             if bad:
-                yield Gap(first + start, first + end - 1, DAMAGE, "the frame does not verify")
+                yield Gap(first + start, first + end - 1, DAMAGE, detail)
             else:
                 yield self._empty(first + start, first + end - 1)
 
     def _check(
-        self, data: bytes, entries: Entries, seqs: npt.NDArray[np.uint64], base: int
+        self, data: bytes, entries: Entries, offsets: npt.NDArray[np.int64], seqs: npt.NDArray[np.uint64]
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Which entries have their frame, and which of those are deleted by their byte."""
-        if self._verify:
-            checked = codec.check_entries(data, entries, seqs, self._topic.files.mask, base)
-            return checked.valid, checked.rows["deleted"] & checked.valid
-        valid = codec.heads_agree(data, entries, seqs, base)
+        """Which entries have their frame at `offsets` of the data, and which of those are deleted by their byte."""
+        moved = entries.copy()
+        moved["offset"] = offsets
+        if self._wanted.verify:
+            valid = codec.frames_agree(data, moved, seqs, self._topic.files.mask)
+        else:
+            valid = codec.heads_agree(data, moved, seqs)
         gone = np.zeros(len(entries), np.bool_)
-        ends = entries["offset"].astype(np.int64)[valid] + entries["len"][valid] - base
-        gone[valid] = np.frombuffer(data, np.uint8)[ends - 1] == codec.DELETE_BYTE
+        gone[valid] = codec.deleted_at(data, moved[valid])
         return valid, gone
 
     def _empty(self, first: int, last: int) -> Batch:
@@ -540,6 +664,35 @@ def chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[
         high = min(fit, int(breaks[split])) if split < len(breaks) else fit
         yield at[low:high]
         low = high
+
+
+def sparse_chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """The positions `at` in stretches of at most a batch's bytes, however far apart they lie."""
+    ends = entries["len"][at].astype(np.int64).cumsum()
+    low, before = 0, 0
+    while low < len(at):
+        high = max(int(np.searchsorted(ends, before + BATCH_BYTES, side="right")), low + 1)
+        yield at[low:high]
+        low, before = high, int(ends[high - 1])
+
+
+def fetch(file: File, entries: Entries, space: int) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """The frames of entries in ascending order, and where each begins; not what lies between them if it is much."""
+    starts = entries["offset"].astype(np.int64)
+    ends = np.maximum.accumulate(starts + entries["len"])
+    breaks = np.flatnonzero(starts[1:] - ends[:-1] > space) + 1
+    lows, highs = np.concatenate(([0], breaks)), np.concatenate((breaks - 1, [len(starts) - 1]))
+    size = file.size()
+    spans = zip(starts[lows].tolist(), ends[highs].clip(max=size).tolist(), strict=True)
+    parts = [pread_all(file, high - low, low) if high > low else b"" for low, high in spans]
+    places = np.concatenate(([0], np.cumsum([len(part) for part in parts])))[:-1]
+    moves = np.repeat(places - starts[lows], np.diff(np.concatenate((lows, [len(starts)]))))
+    return parts[0] if len(parts) == 1 else b"".join(parts), starts + moves
+
+
+def _deleted(first: int, at: npt.NDArray[np.int64], entries: Entries) -> Iterator[Deleted]:
+    if len(at):
+        yield Deleted(at.astype(np.uint64) + np.uint64(first), entries["ts"][at])
 
 
 def _holes(n: int) -> Entries:

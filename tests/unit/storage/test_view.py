@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tests.unit.storage import storekit
@@ -15,7 +17,8 @@ from topics.codec.place import topic_mask
 from topics.errors import MetadataLost
 from topics.fs import File
 from topics.storage import view as views
-from topics.storage.view import Batch, ColdUnavailable, Gap, StoreView, TopicView
+from topics.storage.tags import tags_of
+from topics.storage.view import Batch, ColdUnavailable, Deleted, Gap, StoreView, Tags, TopicView, Wanted
 from topics.testing import SimFs
 
 ROOT = "store"
@@ -160,7 +163,8 @@ def test_damage_in_a_sealed_segment_is_told_over_the_exact_records(where: str) -
     assert seqs == [seq for seq in (1, 2, 3, 4, 6, 7, 8, 9, 10) if seq not in at]
     assert gaps == [(at[0], at[-1], 2)]
     details = [item.detail for item in viewed(files).scan() if isinstance(item, Gap)]
-    assert details == ["the frame does not verify"]
+    assert len(details) == 1
+    assert re.fullmatch(r"store/topics/0000000A/seg-0+1\.data at [0-9]+: the frame does not verify", details[0])
 
 
 def test_a_bad_frame_in_the_unsealed_segment_ends_the_scan_without_an_error() -> None:
@@ -433,3 +437,49 @@ def test_what_fails_once_is_read_again() -> None:
     """S-176: damage is what fails twice."""
     topic = StoreView(FlickeringDisk(storekit.on_sim(storekit.store(Topic().segment(4)))), ROOT).topics()[0]
     assert told(topic) == ([1, 2, 3, 4], [])
+
+
+def test_deleted_seqs_are_told_to_those_who_ask() -> None:
+    """K-10: marks, fillers, delete bytes without a mark, records below `delete_below`, silent gap segments."""
+    topic = Topic().segment(6, deleted=[2], fillers=[3]).gap(3000, 0).segment(4, sealed=False)
+    files = storekit.store(topic) | storekit.snapshot_file(3, [topic.item(delete_below=2)])
+    path = topic.path(1, "data")
+    rows = segment.scan_data(files[path], topic_mask(topic.id)).rows
+    files = storekit.flipped(files, path, int(rows["offset"][3] + rows["len"][3]) - 1, segment.DELETE_BYTE)
+    told = list(viewed(files).tell(1, None, Wanted(deleted=True)))
+    deleted = np.concatenate([item.seqs for item in told if isinstance(item, Deleted)])
+    kept = np.concatenate([item.seqs for item in told if isinstance(item, Batch)])
+    assert sorted(kept.tolist()) == [4, 6, 3007, 3008, 3009, 3010]
+    assert sorted(deleted.tolist()) == [1, 2, 3, 5, *range(7, 3007)]
+    assert [item for item in viewed(files).tell(1, None, Wanted()) if isinstance(item, Deleted)] == []
+
+
+def test_pending_deletes_count_like_marks() -> None:
+    """A-8: what a server told to be deleted is not given, although no file says so."""
+    topic = viewed(storekit.store(Topic().segment(6).segment(6)))
+    told = list(topic.tell(2, 11, Wanted(pending=[(1, 2), (5, 8), (12, 12)], deleted=True)))
+    kept = [seq for item in told if isinstance(item, Batch) for seq in item.seqs.tolist()]
+    gone = [seq for item in told if isinstance(item, Deleted) for seq in item.seqs.tolist()]
+    assert (kept, gone) == ([3, 4, 9, 10, 11], [2, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_tag_spares_reading_the_records_without_it(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-13, S-187: by the sidecar where it verifies, else by the entries alone; gaps and coverage stay the same."""
+    monkeypatch.setattr(views, "PICKED_SPACE_BYTES", 0)
+    topic = Topic().segment(9, lost={5: 1})
+    files = storekit.store(topic)
+    rows = segment.scan_data(files[topic.path(1, "data")], topic_mask(topic.id)).rows
+    tags = tags_of(files[topic.path(1, "data")], rows)
+    if broken:
+        files = storekit.flipped(files, topic.path(1, "tag"), 30)
+    one = sorted(tags)[0].decode()
+    told = list(viewed(files).tell(1, None, Wanted(tags=Tags((one,)))))
+    assert [item.first for item in told] == [1, 5, 6]
+    found = [seq for item in told if isinstance(item, Batch) for seq in item.seqs.tolist()]
+    assert set(tags[one.encode()]) <= set(found)
+    assert broken or found == list(tags[one.encode()])
+    everything = viewed(files).tell(1, None, Wanted(tags=Tags(prefixes=("",))))
+    assert [seq for item in everything if isinstance(item, Batch) for seq in item.seqs.tolist()] == sorted(
+        seq for seqs in tags.values() for seq in seqs
+    )

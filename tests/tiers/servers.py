@@ -40,6 +40,9 @@ def free_ports(count: int) -> list[int]:
 class S3Server(ABC):
     """A server with one bucket. `key_id` and `secret` are let in, nobody else."""
 
+    keeps: bool
+    """Whether a killed one comes back with its objects."""
+
     def __init__(self, home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -162,7 +165,8 @@ class SeaweedFs(S3Server):
             f"-volume.port.grpc={ports[5]}", f"-filer.port={ports[6]}", f"-filer.port.grpc={ports[7]}",
             f"-s3.localSocket={self.home}/s", f"-filer.localSocket={self.home}/f", "-s3.config=keys.json",
             "-s3.iam=false", "-s3.autoCreateBucket=false", "-master.telemetry=false", "-master.volumeSizeLimitMB=64",
-            "-volume.max=100", "-volume.minFreeSpace=0",
+            "-volume.max=100", "-volume.minFreeSpace=0", "-master.electionTimeout=1s",
+            "-master.heartbeatInterval=100ms",
         ]  # fmt: skip
 
     def prepare(self) -> None:

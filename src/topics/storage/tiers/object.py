@@ -166,12 +166,15 @@ class ObjectSegmentStore:
         return found
 
     def _put(self, key: str, source: Source) -> None:
-        if _size(self._fs, source) > MULTIPART_BYTES:
+        size = _size(self._fs, source)
+        if size > MULTIPART_BYTES:
             measured = self._put_pieces(key, source)
         else:
             raw = b"".join(_pieces(self._fs, source))
             measured = _measure(iter((raw,)))
             self._bucket.put(key, raw, _attributes(measured))
+        if measured.length != size:
+            raise StoreUnavailable(f"{self._bucket.name}: {key} was put from a file that ended early")
         self._compare(key, measured)
 
     def _put_pieces(self, key: str, source: Source) -> _Measured:

@@ -134,6 +134,14 @@ class Wanted(NamedTuple):
     """Ranges of seqs that are deleted although no mark on disk says so [A-8]."""
     deleted: bool = False
     """Tell deleted seqs, too."""
+    max_ts: int = paths.U64_MAX
+
+    def dated(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Which entries lie between the instants."""
+        if self.min_ts == 0 and self.max_ts == paths.U64_MAX:
+            return np.ones(len(entries), np.bool_)
+        inside: npt.NDArray[np.bool_] = (entries["ts"] >= self.min_ts) & (entries["ts"] <= self.max_ts)
+        return inside
 
 
 class Directory(Protocol):
@@ -399,6 +407,61 @@ class TopicView:
         except FileNotFoundError:
             return None
 
+    def first_at(self, ts: int) -> int:
+        """A seq such that no record before it is as late as `ts`, and the next one is, unless files are damaged."""
+        spans = list(self._spans(self._firsts()))
+        low, high = 0, len(spans)
+        while low < high:
+            middle = (low + high) // 2
+            times = self._times(*spans[middle])
+            if times is None:  # it cannot tell, so nothing is left out because of it
+                high = middle
+            elif int(times[-1]) < ts:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(spans):
+            return self.ckpt_seq + 1
+        times = self._times(*spans[low])
+        return spans[low][0] + (0 if times is None else int(np.searchsorted(times, np.uint64(ts))))
+
+    def first_live(self, from_seq: int, min_ts: int = 0) -> int:
+        """The first live record from a seq on, or where damage before it begins; `ckpt_seq + 1` if there is neither."""
+        for first, behind in self._spans(self._firsts()):
+            if behind <= max(from_seq, self.floor):
+                continue
+            at = max(from_seq, self.floor, first)
+            found = self._looked_up(first, behind)
+            if found is None:
+                return at
+            entries = found[1][at - first : behind - first]
+            live = np.flatnonzero(live_of(entries) & (entries["ts"] >= min_ts))
+            if len(live):
+                return at + int(live[0])
+        return self.ckpt_seq + 1
+
+    def _times(self, first: int, behind: int) -> npt.NDArray[np.uint64] | None:
+        """The instants of a segment's entries, ascending; None where no valid `.idx` tells."""
+        found = self._looked_up(first, behind)
+        if found is None:
+            return None
+        gap, entries = found
+        if gap is not None:
+            return np.array([gap.ts], np.uint64)
+        times: npt.NDArray[np.uint64] = entries["ts"][: behind - first].astype(np.uint64)
+        return times if len(times) and bool((times[1:] >= times[:-1]).all()) else None
+
+    def _looked_up(self, first: int, behind: int) -> tuple[codec.GapSegment | None, Entries] | None:
+        """The entries of a segment without its data; None where no valid `.idx` tells."""
+        raw = self.files.read(self.files.path(first, "idx"))
+        if raw is None:
+            return None
+        try:
+            _, gap, entries = self._index(first, behind, raw)
+        except NotAFrame:
+            return None
+        return gap, entries
+
     def reaches_beyond(self) -> bool:
         """Whether there are segments behind `ckpt_seq`: then those before it may have been dropped."""
         try:
@@ -548,12 +611,13 @@ class _Scan:
     ) -> Iterator[Told]:
         """Consecutive entries without holes."""
         end = first + len(entries)
-        wanted = live_of(entries) & (entries["ts"] >= self._wanted.min_ts)
+        dated = self._wanted.dated(entries)
+        wanted = live_of(entries) & dated
         below = max(self._topic.floor - first, 0)
         if self._wanted.deleted:
             dead = entries["flags"] & codec.DELETED != 0
             dead[:below] = True
-            yield from _deleted(first, np.flatnonzero(dead & (entries["ts"] >= self._wanted.min_ts)), entries)
+            yield from _deleted(first, np.flatnonzero(dead & dated), entries)
         wanted[:below] = False
         if picked is not None:
             wanted &= picked

@@ -1,0 +1,1 @@
+"""Reading stores with Spark, or with Arrow alone."""

@@ -1,0 +1,118 @@
+"""Plans made from a data directory alone (06 §17): the state of its newest snapshot [S-345].
+
+Takes no lock and needs no server. Instants become seqs here, with a look at a few `.idx` files, so that holes outside
+of them are nobody's loss; records are held against them once more when they are read. Any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from topics import paths
+from topics.codec.snapshot import GAP as GAP_ROW
+from topics.codec.snapshot import SegmentRow
+from topics.errors import TopicsError
+from topics.fs import Fs
+from topics.spark.failure import SourceError
+from topics.spark.options import ReadOptions
+from topics.spark.plan import ENTRY_COST, GAP_COST, Floors, Source, Stretch, TopicPlan, lost_before, narrowed
+from topics.storage.view import StoreView, TopicView, read_store_id
+
+
+def plan_directory(fs: Fs, options: ReadOptions, now_ms: int) -> tuple[Source, list[TopicPlan]]:
+    """The wanted topics of the directory that `path` names, at `now_ms`."""
+    assert options.path is not None
+    store = open_store(fs, options.path, options.cold)
+    header = store.header
+    source = Source(
+        options,
+        options.path,
+        None if header is None else header.store,
+        options.cold if options.cold is not None else None if header is None else header.cold,
+    )
+    return source, [_plan(topic, options, now_ms) for topic in wanted(store.topics(), options)]
+
+
+def open_store(fs: Fs, path: str, cold: str | None) -> StoreView:
+    """The store at `path`; `SourceError` if there is none."""
+    if not fs.exists(f"{path}/{paths.META_DIR}"):
+        raise SourceError(
+            "no_store", f"{path} is not a data directory", "set `path` to the directory a server or engine writes to"
+        )
+    try:
+        return StoreView(fs, path, cold=cold)
+    except TopicsError as error:
+        raise SourceError(error.code, f"{path}: {error}", f"run `topics doctor {path}`") from error
+
+
+def wanted(topics: Sequence[TopicView], options: ReadOptions) -> list[TopicView]:
+    """The topics that are asked for, in the order they are named, or by name."""
+    by_name = {topic.name: topic for topic in topics}
+    if options.pattern is not None:
+        matches = re.compile(options.pattern).fullmatch
+        return [by_name[name] for name in sorted(by_name) if not name.startswith("$") and matches(name)]
+    missing = [name for name in options.topics if name not in by_name]
+    if missing:
+        raise SourceError(
+            "topic_not_found",
+            f"{options.path} has no topic `{missing[0]}`",
+            "a topic shows here once it was checkpointed: run `topics checkpoint`, or read by `url`",
+        )
+    return [by_name[name] for name in options.topics]
+
+
+def _plan(topic: TopicView, options: ReadOptions, now_ms: int) -> TopicPlan:
+    item, name = topic.item, topic.name
+    expiry = topic.expiry_ts(now_ms)
+    ttl_floor = max(item.ttl_floor, min(topic.first_at(expiry), item.head_seq + 1)) if expiry else item.ttl_floor
+    floors = Floors(item.cap_floor, ttl_floor, item.delete_below)
+    asked, until = options.start_seq.of(name), options.end_seq.of(name)
+    start_ts, end_ts = options.start_ts.of(name), options.end_ts.of(name)
+    if asked is None:  # the first live record: no floor is met, and no hole before it [K-10]
+        first = topic.first_live(floors.evict, expiry)
+    else:
+        first = max(asked, floors.evict, item.base)
+    last = item.ckpt_seq if until is None else min(until, item.ckpt_seq)
+    if start_ts is not None:
+        first = max(first, topic.first_at(start_ts))
+    if end_ts is not None:
+        last = min(last, topic.first_at(end_ts + 1) - 1)
+    stretches = [_stretch(row, first, last) for row in item.segments if _overlaps(row, first, last)]
+    return TopicPlan(
+        narrowed(item, first, last, floors), first, last, max(start_ts or 0, expiry),
+        paths.U64_MAX if end_ts is None else end_ts, lost_before(asked, floors, last), covering(stretches, first, last),
+    )  # fmt: skip
+
+
+def _overlaps(row: SegmentRow, first: int, last: int) -> bool:
+    return row.first <= last and row.first + row.count > first
+
+
+def _stretch(row: SegmentRow, first: int, last: int) -> Stretch:
+    low, high = max(row.first, first), min(row.first + row.count - 1, last)
+    if row.flags & GAP_ROW:
+        return Stretch(low, high, GAP_COST)
+    share = (high + 1 - low) / row.count
+    return Stretch(low, high, int(row.data_len * share) + ENTRY_COST * (high + 1 - low))
+
+
+def covering(stretches: list[Stretch], first: int, last: int) -> list[Stretch]:
+    """The stretches so that none of the range is left out: what has no row is found out when it is read."""
+    if first > last:
+        return []
+    if not stretches:
+        return [Stretch(first, last, GAP_COST)]
+    covered, at = [], first
+    for one in stretches:
+        covered.append(one._replace(first=at))
+        at = one.last + 1
+    covered[-1] = covered[-1]._replace(last=last)
+    return covered
+
+
+def same_store(fs: Fs, source: Source) -> bool:
+    """Whether the directory of a plan is here, and is the store that was planned [A-8]."""
+    if source.data_dir is None:
+        return False
+    return source.store is None or read_store_id(fs, source.data_dir) == source.store

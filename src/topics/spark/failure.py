@@ -1,0 +1,47 @@
+"""Errors of the Spark source: one line that says what is wrong and what to do [K-15].
+
+    topics: <code>: <what> — <what to do>
+
+Inside Spark the line arrives behind a traceback, so there it is its last line; the helpers raise it alone.
+"""
+
+from __future__ import annotations
+
+from topics.errors import TopicsError
+
+
+class SourceError(TopicsError):
+    """Something the user has to know, in one line."""
+
+    code = "spark_source"
+
+    def __init__(self, code: str, what: str, todo: str) -> None:
+        super().__init__(code, what, todo)
+        self.reason = code
+        self.what = " ".join(what.split())
+        self.todo = todo
+
+    @property
+    def line(self) -> str:
+        return f"topics: {self.reason}: {self.what} — {self.todo}"
+
+    def __str__(self) -> str:
+        return self.line
+
+
+class InSpark(SourceError):
+    """The same behind a traceback, whose last line it is."""
+
+    def __str__(self) -> str:
+        return f"\n{self.line}"
+
+
+def in_spark(error: Exception) -> Exception:
+    """What to raise inside Spark for an error: our own line where it is one of ours, else the error itself."""
+    if isinstance(error, SourceError):
+        return InSpark(error.reason, error.what, error.todo)
+    if isinstance(error, TopicsError):
+        return InSpark(error.code, str(error), "check the store with `topics doctor`")
+    if isinstance(error, OSError):
+        return InSpark("io_error", str(error), "check the path, its permissions and the disk")
+    return error

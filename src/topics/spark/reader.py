@@ -1,0 +1,197 @@
+"""Reading a partition: from files where they are, through the server elsewhere; rows as Arrow batches [K-11, K-14].
+
+What is missing goes by `onDataLoss`:
+
+    fail    the read stops and says which seqs are missing and why
+    emit    a row of kind `gap` [K-10]; neighbouring gaps of one reason are one row
+    skip    nothing is told
+
+Files that vanished since the plan were given up to retention, or deleted. Which of the two, the newest snapshot tells,
+or the server: deleted records are absent, given up ones are lost. Any thread, no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from topics.codec.snapshot import TopicItem
+from topics.errors import TopicsError
+from topics.fs import Fs
+from topics.spark import arrow
+from topics.spark.arrow import BadRecord, GapRow, Layout
+from topics.spark.directory import plan_directory, same_store
+from topics.spark.failure import SourceError
+from topics.spark.options import ReadOptions
+from topics.spark.plan import Floors, Lost, Partition, Piece, Rows, Source, partitions
+from topics.spark.remote import Remote, plan_server
+from topics.storage.reindex import DAMAGE
+from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, TopicView, Wanted, cold_folder
+
+
+def plan_read(fs: Fs, options: ReadOptions, now_ms: int) -> list[Partition]:
+    """What tasks read; none where there is nothing."""
+    if options.url is not None:
+        return partitions(*plan_server(fs, options))
+    return partitions(*plan_directory(fs, options, now_ms))
+
+
+def read_partition(fs: Fs, partition: Partition) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, in order of its pieces; never an empty batch."""
+    source = partition.source
+    layout = Layout(source.options.columns, source.options.binary, source.options.meta_json)
+    has_files = same_store(fs, source)
+    for topic, rows in _by_topic(fs, partition, layout, has_files):
+        for batch in _policed(topic, rows, source, layout):
+            if batch.num_rows:
+                yield batch
+
+
+def _by_topic(fs: Fs, partition: Partition, layout: Layout, has_files: bool) -> Iterator[tuple[str, Iterator[Rows]]]:
+    """The rows of each topic: gaps are told over the borders of pieces."""
+    at = 0
+    while at < len(partition.pieces):
+        item = partition.pieces[at].item
+        end = at
+        while end < len(partition.pieces) and partition.pieces[end].item.id == item.id:
+            end += 1
+        pieces = partition.pieces[at:end]
+        yield item.name, (row for piece in pieces for row in _piece(fs, partition.source, piece, layout, has_files))
+        at = end
+
+
+def _piece(fs: Fs, source: Source, piece: Piece, layout: Layout, has_files: bool) -> Iterator[Rows]:
+    if piece.lost is not None:
+        yield Lost(*piece.lost, "retention had passed this start")
+    if piece.stretch.first > piece.stretch.last:
+        return
+    if has_files and not piece.stretch.remote:
+        yield from _from_files(fs, source, piece, layout)
+    elif source.options.url is not None:
+        yield from Remote.of(source.options).rows(piece, source.options, layout)
+    else:
+        raise SourceError(
+            "no_store",
+            f"{source.data_dir} is not the store that was planned, or cannot be reached from here",
+            "every machine that reads needs the directory at the same path",
+        )
+
+
+class Files:
+    """The directory of a plan."""
+
+    def __init__(self, fs: Fs, source: Source) -> None:
+        assert source.data_dir is not None
+        self.fs = fs
+        self.path = source.data_dir
+        self._source = source
+
+    def cold_path(self) -> str:
+        return cold_folder(self.fs, self._source.cold, self._source.store)
+
+
+def _from_files(fs: Fs, source: Source, piece: Piece, layout: Layout) -> Iterator[Rows]:
+    options, stretch = source.options, piece.stretch
+    told_deletes = options.include_deleted and options.all_kept
+    wanted = Wanted(
+        piece.min_ts, options.verify, options.tags, stretch.pending, told_deletes, piece.max_ts
+    )  # fmt: skip
+    view = TopicView(Files(fs, source), piece.item)
+    at = max(stretch.first, view.evict_floor)
+    try:
+        for told in view.tell(stretch.first, stretch.last, wanted):
+            if isinstance(told, Deleted):
+                yield arrow.deleted(piece.item.name, told.seqs, told.ts, layout)
+                continue
+            at = told.last + 1
+            if isinstance(told, Gap):
+                yield from _missing(fs, source, piece.item, told)
+            else:
+                yield from _records(piece.item.name, told, options, layout)
+    except TopicsError as error:
+        raise SourceError(error.code, f"{piece.item.name}: {error}", "mount the cold tier, or set `cold`") from error
+    if at <= stretch.last:  # only an unsealed segment ends a scan, and what a snapshot claims of it was synced
+        detail = f"the unsealed segment at {view.files.dir} ends at seq {at - 1}"
+        yield Lost(at, stretch.last, arrow.REASONS[DAMAGE], detail)
+
+
+def _records(topic: str, batch: Batch, options: ReadOptions, layout: Layout) -> Iterator[Rows]:
+    """Rows of a batch; without `verify` a frame may turn out to hold no record."""
+    while len(batch.seqs):
+        try:
+            rows = arrow.records(topic, batch, layout.with_filters(options.tags, options.nodes))
+        except BadRecord as error:
+            yield Lost(error.seq, error.seq, arrow.REASONS[DAMAGE], str(error))
+            kept = np.flatnonzero(batch.seqs != np.uint64(error.seq))
+            batch = batch._replace(
+                seqs=batch.seqs[kept], entries=batch.entries[kept], offsets=batch.offsets[kept]
+            )  # fmt: skip
+            continue
+        yield arrow.filtered(rows, options.tags, options.nodes).select(list(layout.columns))
+        return
+
+
+def _missing(fs: Fs, source: Source, item: TopicItem, gap: Gap) -> Iterator[Lost]:
+    if gap.reason != DROPPED:
+        yield Lost(gap.first, gap.last, arrow.REASONS[gap.reason], gap.detail)
+        return
+    floors = _floors_now(fs, source, item)
+    if floors is None:
+        yield Lost(gap.first, gap.last, "recreated", "the topic was deleted since the read was planned")
+        return
+    first = max(gap.first, floors.deleted_below)
+    if first <= min(gap.last, floors.evict - 1):
+        yield Lost(first, min(gap.last, floors.evict - 1), floors.reason(first), "given up since the read was planned")
+    # A drop is known to the log before a snapshot tells of it; without a cap and a TTL only deletes drop anything.
+    beyond = max(first, floors.evict)
+    if beyond <= gap.last and any(item.cfg.get(name) for name in ("cap_records", "cap_bytes", "ttl_ms")):
+        reason = "ttl" if item.cfg.get("ttl_ms") else "cap"
+        yield Lost(beyond, gap.last, reason, "dropped since the read was planned")
+
+
+def _floors_now(fs: Fs, source: Source, item: TopicItem) -> Floors | None:
+    """The floors of an instance as they are now; None if it is gone."""
+    if source.options.url is not None:
+        return Remote.of(source.options).floors(item)
+    assert source.data_dir is not None
+    for topic in StoreView(fs, source.data_dir).topics():
+        if topic.id == item.id:
+            return Floors(topic.item.cap_floor, topic.item.ttl_floor, topic.item.delete_below)
+    return None
+
+
+def _policed(topic: str, rows: Iterator[Rows], source: Source, layout: Layout) -> Iterator[pa.RecordBatch]:
+    """Batches alone: what is lost is told, passed over or raised."""
+    policy, held = source.options.on_data_loss, None
+    for one in rows:
+        if isinstance(one, Lost):
+            if policy == "fail":
+                raise _failure(topic, one, source)
+            if policy == "emit":
+                if held is not None and held.last + 1 == one.first and held.reason == one.reason:
+                    held = held._replace(last=one.last)
+                    continue
+                if held is not None:
+                    yield arrow.gaps(topic, [held], layout)
+                held = GapRow(one.first, one.last, one.reason)
+            continue
+        if held is not None and one.num_rows:
+            yield arrow.gaps(topic, [held], layout)
+            held = None
+        yield one
+    if held is not None:
+        yield arrow.gaps(topic, [held], layout)
+
+
+def _failure(topic: str, lost: Lost, source: Source) -> SourceError:
+    one = lost.first == lost.last
+    seqs = f"seq {lost.first}" if one else f"seqs {lost.first} to {lost.last}"
+    detail = f": {lost.detail}" if lost.detail else ""
+    if lost.reason == arrow.REASONS[DAMAGE]:
+        where = source.data_dir or "the server's data directory"
+        todo = f"run `topics doctor {where}`; onDataLoss=emit reads on and tells the gap"
+        return SourceError("corrupt", f"{topic}: {seqs} cannot be read{detail}", todo)
+    todo = "start behind them, or read with onDataLoss=emit (gap rows) or skip"
+    return SourceError("data_loss", f"{topic}: {seqs} {'is' if one else 'are'} missing ({lost.reason}){detail}", todo)

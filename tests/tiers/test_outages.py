@@ -89,6 +89,14 @@ def test_credentials_that_are_wrong_are_told_and_not_shown(
         assert_unknown(root, "access is denied (403", (key_id, secret))
 
 
+def test_no_credentials_at_all_are_told(server: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last place a client looks for them is the machine's own service, and here nobody answers for it."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")
+    assert_unknown(open_root(server.url(prefix), OsFs(), environ={}, patience=BRIEF), "no credentials were found")
+
+
 def test_keys_of_a_profile_open_the_store(
     server: S3Server, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

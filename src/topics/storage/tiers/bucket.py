@@ -38,7 +38,7 @@ _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _KIND = re.compile(r"HttpError \{\s+kind: (\w+)")
 _START_BEYOND = re.compile(r"Wanted range starting at|StartTooLarge")
-_METADATA = re.compile(r"169\.254\.169\.254|metadata\.google")
+_METADATA = re.compile(r"169\.254\.169\.254|metadata\.google|/latest/(api/token|meta-data)")
 """Where clients look for credentials when they were given none."""
 _MISSING = frozenset({"NoSuchBucket", "ContainerNotFound"})
 
@@ -238,6 +238,8 @@ def _code(text: str) -> str:
 def _words(error: Exception) -> str:
     """What went wrong, without a byte that the store or the library chose but the name of an S3 error code."""
     text = str(error)
+    if _METADATA.search(text):
+        return "no credentials were found"
     status, code = _status(text), _code(text)
     said = f"{status} {code}".strip() if status is not None else ""
     if code in _MISSING:
@@ -252,8 +254,6 @@ def _words(error: Exception) -> str:
 def _network_words(text: str) -> str:
     found = _KIND.search(text)
     kind = found[1] if found else ""
-    if _METADATA.search(text) or "redential" in text:
-        return "no credentials were found"
     if kind == "Timeout" or "TimedOut" in text:
         return "no answer in time"
     if "ConnectionRefused" in text:

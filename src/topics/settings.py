@@ -50,6 +50,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|(\*\.)?[A-Za-z0-9._-]+")
 _HOST_PORT = re.compile(r"(\[[^\]]+\]|[^:\[\]]+):([0-9]{1,5})")
+_URL_SECRETS = re.compile(r"(?<=://).*@|(?<=\?).*")
 _COLD_SCHEMES = ("file", "s3", "gs", "az", "memory")
 
 
@@ -440,7 +441,8 @@ def _word_list(setting: Setting, text: str) -> tuple[str, ...]:
 
 def _refusal(setting: Setting, text: str, accepted: str) -> SettingsError:
     if setting.kind != "secret":
-        shown = text if len(text) <= 80 else text[:80] + "…"
+        shown = _URL_SECRETS.sub("…", text)  # a URL is no place for credentials, but some hold them
+        shown = shown if len(shown) <= 80 else shown[:80] + "…"
         return SettingsError(setting.name, f"{shown!r} is not accepted; expected {accepted}")
     # A secret is never shown: the number of the entry says where to look.
     entry = next(n for n, item in enumerate(text.split(","), 1) if _CONTROL.search(item))

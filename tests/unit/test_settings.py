@@ -151,6 +151,16 @@ def test_a_malformed_or_unsupported_cold_url_is_refused(cold: str) -> None:
     assert "s3://" in str(refusal({"TOPICS_COLD_DIR": cold}))
 
 
+@pytest.mark.parametrize(
+    "cold", ["ftp://k:hunter2@h/x", "S3://k:hunt/hunter2@b", "ftp://h?secret=hunter2", "://a@hunter2@"]
+)
+def test_a_refused_url_is_shown_without_the_credentials_in_it(cold: str) -> None:
+    """[A-8]"""
+    told = str(refusal({"TOPICS_COLD_DIR": cold}))
+    assert "hunter2" not in told
+    assert f"'{cold.partition('://')[0]}://" in told
+
+
 def test_certificate_and_key_come_together() -> None:
     assert refusal({"TOPICS_TLS_CERT": "c.pem"}).name == "TOPICS_TLS_KEY"
     assert refusal({"TOPICS_TLS_KEY": "k.pem"}).name == "TOPICS_TLS_CERT"

@@ -10,6 +10,7 @@ from tests.crash.kit_engine import Store, at_every_disk_call
 from topics.codec.place import shard_of
 from topics.errors import CommitFailed, StorageFull, TxnIncomplete
 from topics.model import CommitResult
+from topics.testing import Fault
 
 ID = "writer"
 TOPICS = ("t0", "t1", "t2")
@@ -240,19 +241,37 @@ def test_committed_versions_outlive_the_log_they_were_written_to(end: str) -> No
     }
 
 
-@pytest.mark.parametrize("op", ["pwrite", "fdatasync"])
-def test_a_commit_whose_write_or_sync_fails_shows_nothing_and_a_repeat_after_a_restart_completes_it(op: str) -> None:
+@pytest.mark.parametrize(("op", "error"), [("pwrite", "EIO"), ("pwrite", "ENOSPC"), ("fdatasync", "EIO")])
+def test_a_commit_whose_write_or_sync_fails_shows_nothing_and_a_repeat_after_a_restart_completes_it(
+    op: str, error: Any
+) -> None:
     """TXN-10, S-78, S-79: indeterminate until it is repeated; never half."""
     store = Store().start()
     for topic in TOPICS:
         store.put(topic)
     stage(store, 1, TOPICS)
-    if op == "fdatasync":
-        store.latch()
-    else:
-        store.sim.capacity = sum(map(len, store.sim.files().values()))
-    with pytest.raises((CommitFailed, StorageFull)):
+    store.faults.inject(Fault(op, 1, error, path="wal-"))
+    with pytest.raises(CommitFailed):
         commit(store, 1)
+    assert store.faults.hits
     assert all(shown(store, topic) == [] for topic in TOPICS)
-    store.sim.capacity = None
     judged([TOPICS], [])(store.kill())
+
+
+def test_a_commit_that_met_a_full_disk_is_completed_by_the_same_call_once_there_is_space() -> None:
+    """TXN-10, S-80: what is staged stays staged through a refusal."""
+    store = Store().start()
+    for topic in TOPICS:
+        store.put(topic)
+    stage(store, 1, TOPICS)
+    store.faults.inject(Fault("pwrite", 1, "ENOSPC", path="wal-"))
+    with pytest.raises(CommitFailed):
+        commit(store, 1)
+    with pytest.raises(StorageFull):
+        commit(store, 1)
+    assert [one.parts for one in store.engine.writer(ID).staged] == [3]
+    store.clock.advance(2000)
+    store.engine.tick()
+    assert not commit(store, 1).deduped
+    assert {topic: shown(store, topic) for topic in TOPICS} == brought(TOPICS)
+    assert store.engine.writer(ID).staged == ()

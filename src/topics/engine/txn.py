@@ -214,12 +214,22 @@ def _write(core: Core, version: Version, part: Part, staged: Stage, done: Outcom
             done(StageResult(chunk.records))
         while part.line and not part.busy:
             part.line.popleft()()
+        if not version.dropped and not part.busy and not part.chunks:
+            _forget(core, version, part)
 
     if kept is not None:
         written(None)
         return
     least = core.config.min_free_bytes
     core.owner.aside(LANE, lambda: staging.write(core.fs, part.path, chunk.offset, staged.data, least), written)
+
+
+def _forget(core: Core, version: Version, part: Part) -> None:
+    """A part came to nothing: as if nobody had staged it."""
+    del version.parts[part.name]
+    if not version.parts:
+        core.staging.drop(version)
+    _remove(core, version, [part.path])
 
 
 def _refusal(error: BaseException) -> TopicsError:
@@ -235,7 +245,10 @@ def _refusal(error: BaseException) -> TopicsError:
 
 def _drop(core: Core, version: Version) -> None:
     """Forget what is staged for a version; its files go off the owner, behind what is being written to them."""
-    files = core.staging.drop(version)
+    _remove(core, version, core.staging.drop(version))
+
+
+def _remove(core: Core, version: Version, files: list[str]) -> None:
     if version.dir:
         core.owner.aside(
             LANE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -117,7 +118,19 @@ REQUESTS: dict[str, tuple[int, Callable[[httpx.Client], httpx.Response]]] = {
     ),
     "no topic": (404, lambda c: c.get("/v0/topics/none")),
     "no path": (404, lambda c: c.get("/v0/none")),
-    "no handler": (404, lambda c: c.get("/v0/txn/x")),
+    "incomplete commit": (
+        409,
+        lambda c: c.post(
+            "/v0/txn/commit", json={"id": "w", "version": 1, "parts": [{"part": "p", "chunks": 1, "records": 1}]}
+        ),
+    ),
+    "large chunk": (
+        200,
+        lambda c: c.post(
+            "/v0/topics/t/stage",
+            json=records(*["x" * 1000] * 2000, id="w", version=1, part=f"p{uuid.uuid4()}", chunk=0),
+        ),
+    ),
     "no method": (405, lambda c: c.patch("/v0/topics/t")),
     "other type": (415, lambda c: c.post("/v0/topics/t", content=b"{}")),
     "other encoding": (

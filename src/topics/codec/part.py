@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from xxhash import xxh3_64_intdigest, xxh3_128_digest
+from xxhash import xxh3_64_intdigest, xxh3_128
 
 from topics.codec import frame, segment
 from topics.codec.envelope import accounted_sizes
@@ -78,16 +78,22 @@ def encode(records: Iterable[Record]) -> bytes:
     return b"".join(parts)
 
 
-def digest(chunk: Buffer) -> bytes:
-    """What tells equal chunks from others [TXN-2], and whole ones from damaged."""
-    return xxh3_128_digest(chunk)
+def digest(*pieces: Buffer) -> bytes:
+    """What tells equal chunks from others [TXN-2], and whole ones from damaged; a chunk may come in pieces."""
+    found = xxh3_128()
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()
 
 
-def places(chunk: Buffer) -> list[int]:
-    """Where the frames of a chunk begin; `NotAFrame` where bytes are none."""
-    unpack, offsets = _LEN.unpack_from, []
+def places(chunk: Buffer, most: int | None = None) -> list[int]:
+    """Where the frames of a chunk begin; `NotAFrame` where bytes are none. With `most`, no more than one beyond it."""
+    unpack = _LEN.unpack_from
+    offsets: list[int] = []
     at, end = 0, len(chunk)
     while at < end:
+        if most is not None and len(offsets) > most:
+            return offsets
         if end - at < FRAME_BYTES_MIN:
             raise NotAFrame(Why.SHORT, at)
         (frame_len,) = unpack(chunk, at)
@@ -100,10 +106,10 @@ def places(chunk: Buffer) -> list[int]:
     return offsets
 
 
-def uploaded(chunk: Buffer) -> Iterator[Record]:
+def uploaded(chunk: Buffer, begins: Iterable[int] | None = None) -> Iterator[Record]:
     """The records of frames that a client made, each verified; `NotAFrame` says what is wrong with the next one."""
     view = memoryview(chunk)
-    for at in places(view):
+    for at in places(view) if begins is None else begins:
         frame_len, flags, seq, ts, node_len, tag_len, data_len = _HEADER.unpack_from(view, at)
         sum_at = at + 4 + frame_len - TAIL_BYTES
         if xxh3_64_intdigest(view[at + 4 : sum_at]) != _SUM.unpack_from(view, sum_at)[0]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
@@ -114,7 +114,9 @@ class Stage(NamedTuple):
     """One chunk, checked and encoded."""
 
     place: Place
-    data: bytes
+    pieces: list[bytes]
+    """Of a large one, each of whole frames; they are never put together."""
+    size: int
     records: int
     accounted: int
     digest: bytes
@@ -127,11 +129,28 @@ class Stage(NamedTuple):
     @classmethod
     def of(cls, place: Place, prepared: Prepared) -> Stage:
         """The same of records that were checked."""
-        try:
-            data = codec.encode(prepared.rows())
-        except ValueError as error:
-            raise CallerError(str(error)) from error
-        return cls(place, data, len(prepared.tags), prepared.total, codec.digest(data))
+        data = _encoded(prepared)
+        return cls(place, [data], len(data), len(prepared.tags), prepared.total, codec.digest(data))
+
+    @classmethod
+    def in_steps(cls, place: Place, prepared: Prepared) -> Generator[None, None, Stage]:
+        """The same, a few records at a time; they are taken out of `prepared` [P-10]."""
+        pieces: list[bytes] = []
+        records = len(prepared.tags)
+        for run in prepared.runs():
+            pieces.append(_encoded(run))
+            yield
+        while prepared.envelopes:
+            del prepared.envelopes[-4:]
+            yield
+        return cls(place, pieces, sum(map(len, pieces)), records, prepared.total, codec.digest(*pieces))
+
+
+def _encoded(prepared: Prepared) -> bytes:
+    try:
+        return codec.encode(prepared.rows())
+    except ValueError as error:
+        raise CallerError(str(error)) from error
 
 
 def writer_id(id: object, limits: Limits) -> str:
@@ -177,7 +196,7 @@ def _stage(core: Core, staged: Stage, done: Outcome) -> None:
         version.used_ms = now
         done(StageResult(staged.records, deduped=True))
         return
-    core.staging.check(len(staged.data))
+    core.staging.check(staged.size)
     version = version or core.staging.begin(place.id, place.version, now)
     _write(core, version, core.staging.part(version, place.part), staged, done)
 
@@ -193,12 +212,10 @@ def _find(core: Core, id: str, version: int, now: int) -> Version | None:
 
 def _write(core: Core, version: Version, part: Part, staged: Stage, done: Outcome) -> None:
     """Put the chunk behind those before it, off the owner, unsynced [S-286]."""
-    core.staging.reserve(version, len(staged.data))
+    core.staging.reserve(version, staged.size)
     part.busy = True
-    kept = staged.data if not version.dir else None
-    chunk = Chunk(
-        staged.place.topic, part.size, len(staged.data), staged.records, staged.accounted, staged.digest, kept
-    )
+    kept = b"".join(staged.pieces) if not version.dir else None
+    chunk = Chunk(staged.place.topic, part.size, staged.size, staged.records, staged.accounted, staged.digest, kept)
 
     def written(error: BaseException | None) -> None:
         part.busy = False
@@ -220,8 +237,10 @@ def _write(core: Core, version: Version, part: Part, staged: Stage, done: Outcom
     if kept is not None:
         written(None)
         return
-    least = core.config.min_free_bytes
-    core.owner.aside(LANE, lambda: staging.write(core.fs, part.path, chunk.offset, staged.data, least), written)
+    least, fs = core.config.min_free_bytes, core.fs
+    core.owner.aside(
+        LANE, lambda: staging.write(fs, part.path, chunk.offset, staged.pieces, staged.size, least), written
+    )
 
 
 def _forget(core: Core, version: Version, part: Part) -> None:
@@ -425,6 +444,8 @@ class _Committing:
         self._stamped = False
         self._turn: Turn | None = None
         self._pending: Pending | None = None
+        self._ts = 0
+        """Of the committed version, as it is logged."""
         self._size = 0
         """Of the submission that was last made."""
         self._left = 0
@@ -783,7 +804,8 @@ class _Committing:
                 one.stage(now)
             if is_last:
                 self._pending = core.producers.stage(0, self._producer, now)
-            core.stage_together(shard, places, frames, count, partial(self._logged, now))
+            self._ts = now
+            core.stage_together(shard, places, frames, count, self._logged)
         except TopicsError:
             for one, last_ts in reversed(staged):
                 one.unstage(last_ts)
@@ -807,7 +829,7 @@ class _Committing:
 
     # -- outcomes ----------------------------------------------------------------------------------------------------
 
-    def _logged(self, now: int, outcome: Lsn | TopicsError) -> None:
+    def _logged(self, outcome: Lsn | TopicsError) -> None:
         """The submission of a group is durable, or failed."""
         core, pending = self._core, self._pending
         if isinstance(outcome, TopicsError):
@@ -852,6 +874,7 @@ class _Committing:
         brought, self._groups = self._brought, []
         self._give_back(brought)
         self._pending = core.producers.stage(0, self._producer, now)
+        self._ts = now
         self._left = len(brought) + 1
         for one in brought:
             assert isinstance(one, Share)
@@ -863,8 +886,8 @@ class _Committing:
         """Everything is published: the version counts from now on, and its staging goes."""
         core, asked, pending = self._core, self._asked, self._pending
         assert pending is not None
-        now, logged = core.clock.now_ms(), core.wal is not None
-        core.producers.publish(pending, first_seq=0, count=0, head_seq=0, ts=now, logged=logged)
+        logged = core.wal is not None
+        core.producers.publish(pending, first_seq=0, count=0, head_seq=0, ts=self._ts, logged=logged)
         core.producers.checkpointed(0, 0)
         self._pending = None
         topics = dict(sorted(self._known.items()))

@@ -143,6 +143,8 @@ class App:
         exchange.match = match = match.without_foreign_body(head.headers.get(b"content-type"))
         if not match.takes_body:
             return None
+        if match.is_binary(head.headers.get(b"content-type")):
+            exchange.take_bytes()
         encoding = head.headers.get(b"content-encoding", b"identity").strip().lower()
         if head.declared is not None or head.expects:
             unfit = match.unfit_type(head.headers.get(b"content-type"), empty=False)

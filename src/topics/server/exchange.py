@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from topics.errors import TopicsError
 from topics.server import failure
 from topics.server.failure import Failure
-from topics.server.inbound import Unpacking, Utf8
+from topics.server.inbound import AnyBytes, Unpacking, Utf8
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("topics.server")
 
+T = TypeVar("T")
 Headers = tuple[tuple[bytes, bytes], ...]
 Successor = Callable[["Connections", "asyncio.Transport"], "Spoken"]
 """Makes the protocol that follows HTTP on a connection."""
@@ -177,7 +178,7 @@ class Exchange:
         self._carrier = carrier
         self._chunks: list[bytes] = []
         self._gzipped = False
-        self._utf8 = Utf8()
+        self._utf8: Utf8 = Utf8()
         self._refusal: Failure | None = None
         self._slot = False
 
@@ -206,6 +207,10 @@ class Exchange:
     def inflate(self) -> None:
         """The body is gzipped."""
         self._gzipped = True
+
+    def take_bytes(self) -> None:
+        """The body is no text."""
+        self._utf8 = AnyBytes()
 
     def feed(self, data: bytes) -> None:
         """Bytes of the body."""
@@ -331,6 +336,23 @@ class Exchange:
             chunks[:] = [b"".join(chunks)]
             return chunks[0]
         return b""
+
+    def aside(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Make something of a large body off the loop, then go on with it; what is raised is answered."""
+        found: list[T] = []
+
+        def done(error: BaseException | None) -> None:
+            try:
+                if error is not None:
+                    self.fail(error)
+                elif self.app.engine is None:
+                    self._answer(failure.SHUTTING_DOWN)
+                else:
+                    then(found[0])
+            except Exception as error:  # noqa: BLE001 - whatever a request meets, it is answered
+                self.fail(error)
+
+        self.core.owner.aside("decode", lambda: found.append(work()), done)
 
     def body_done(self) -> None:
         """The body is not needed any more: it is staged, or refused."""

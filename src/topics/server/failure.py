@@ -113,6 +113,9 @@ _FIELDS: dict[type[TopicsError], tuple[int, tuple[str, ...]]] = {
     errors.RouterFanIn: (409, ("topic", "reason")),
     errors.RouterRepoint: (409, ("router", "reason", "existing_source", "existing_dest")),
     errors.ProducerGap: (409, ("epoch", "index")),
+    errors.TxnCommitted: (409, ("version",)),
+    errors.TxnIncomplete: (409, ("missing",)),
+    errors.TxnConflict: (409, ("part", "expected")),
     errors.TopicFull: (422, ("topic", "cap_records", "cap_bytes", "head_seq", "earliest_seq")),
 }
 _OTHERS: dict[type[TopicsError], Callable[[Any], Failure]] = {

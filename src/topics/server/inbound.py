@@ -1,6 +1,7 @@
 """Bodies as they come in: UTF-8 checked piece by piece, gzip inflated in steps (02 API-11, API-16).
 
     Utf8        is everything that was fed valid UTF-8? ASCII costs next to nothing
+    AnyBytes    the same where the body is no text
     Unpacking   gzip members, one after another, as one stream; `step` makes a bounded number of bytes
 
 Neither knows requests. `Unpacking.step` may run on any thread, one call at a time.
@@ -56,6 +57,15 @@ class Utf8:
             self._decoder.decode(data, final)
         except UnicodeDecodeError:
             self._is_bad = True
+
+
+class AnyBytes(Utf8):
+    """A body that is no text."""
+
+    __slots__ = ()
+
+    def feed(self, data: bytes) -> None:
+        """Whatever it is."""
 
 
 class Unpacking:

@@ -20,8 +20,8 @@ import msgspec
 
 import topics as package
 from topics.model import Gap, TopicConfig
-from topics.server import metrics, ops, queues, records, routers, topics, watch
-from topics.server.describe import ROUTER_NAME, TOPIC_NAME, U64
+from topics.server import metrics, ops, queues, records, routers, topics, txn, watch
+from topics.server.describe import ROUTER_NAME, TOPIC_NAME, U32, U64
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
 from topics.server.routes import ROUTES, Access, Body, Route
 
@@ -39,7 +39,16 @@ CODES: Final[dict[int, tuple[str, ...]]] = {
     404: ("topic_not_found", "router_not_found", "not_found"),
     406: ("not_acceptable",),
     408: ("request_timeout",),
-    409: ("not_a_queue", "producer_gap", "router_cycle", "topic_exists_incompatible", "topic_not_empty"),
+    409: (
+        "not_a_queue",
+        "producer_gap",
+        "router_cycle",
+        "topic_exists_incompatible",
+        "topic_not_empty",
+        "txn_committed",
+        "txn_conflict",
+        "txn_incomplete",
+    ),
     413: ("payload_too_large",),
     415: ("unsupported_media_type",),
     422: ("topic_full",),
@@ -168,6 +177,21 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             Parameter("pin", {"type": "string"}, "id of a pin: a further page of its instant"),
         ),
     ),
+    ("POST", "/v0/topics/{topic}/stage"): Operation(
+        "stage", txn.StageAnswer, refusals=("txn_committed", "txn_conflict"), body=txn.StageRequest,
+        parameters=(
+            Parameter("id", {"type": "string", "minLength": 1, "maxLength": 128}, "the writer; with a body of frames"),
+            _count("version", "of the writer; with a body of frames", **U64),
+            Parameter("part", {"type": "string", **txn.PART}, "of the version; with a body of frames"),
+            _count("chunk", "of the part; with a body of frames", **U32),
+        ),
+    ),
+    ("POST", "/v0/txn/commit"): Operation(
+        "commit", txn.CommitAnswer, {200: "All records are there, or were before."},
+        ("topic_not_found", "topic_full", "txn_committed", "txn_incomplete"), txn.CommitBody,
+    ),
+    ("POST", "/v0/txn/abort"): Operation("abort", txn.AbortAnswer, body=txn.AbortBody),
+    ("GET", "/v0/txn/{id}"): Operation("writer_state", txn.WriterAnswer),
     ("POST", "/v0/topics/{topic}/claim"): Operation(
         "claim", queues.ClaimAnswer, refusals=_QUEUE, body=queues.ClaimBody
     ),
@@ -344,6 +368,8 @@ def _name(route: Route) -> Json:
     """The server's own names begin with a `$` and can only be read."""
     if "{router}" in route.path:
         return {"type": "string", **ROUTER_NAME}
+    if route.path == "/v0/txn/{id}":
+        return {"type": "string", "minLength": 1, "maxLength": 128}
     if "{id}" in route.path:
         return {"type": "string", "minLength": 1}
     pattern = TOPIC_NAME["pattern"]
@@ -362,6 +388,9 @@ def _request(route: Route, body: type) -> Json:
         event = _ref(records.Event)
         content[CLOUDEVENT.decode()] = {"schema": event}
         content[CLOUDEVENTS.decode()] = {"schema": {"type": "array", "items": event, "minItems": 1}}
+    if route.body is Body.FRAMES:
+        content[txn.FRAMES.decode()] = {"schema": {"type": "string", "format": "binary"}}
+    return {"required": route.body is not Body.OPTIONAL, "content": content}
     return {"required": route.body not in (Body.OPTIONAL, Body.MAYBE), "content": content}
 
 
@@ -413,7 +442,8 @@ def _schemas() -> Json:
             # What an answer leaves out is left out, not defaulted.
             member.pop("default", None)
     _complete(told[TopicConfig.__name__], given[topics.ConfigBody.__name__]["properties"])
-    given[records.WriteRequest.__name__]["properties"]["config"]["anyOf"][0] = _ref(topics.ConfigBody)
+    for kind in (records.WriteRequest, txn.CommitBody):
+        given[kind.__name__]["properties"]["config"]["anyOf"][0] = _ref(topics.ConfigBody)
     given[records.DeleteBody.__name__] |= _one_of_the_selectors()
     for member in told[Gap.__name__]["properties"].values():
         if member.get("type") == "integer":

@@ -7,7 +7,8 @@ A body is decoded in one call; payloads stay the bytes they came as (`msgspec.Ra
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Annotated, Any, Final, NamedTuple
+from functools import partial
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -44,6 +45,7 @@ ASIDE_BYTES: Final = 1 << 20
 CLOUDEVENT: Final = b"application/cloudevents+json"
 CLOUDEVENTS: Final = b"application/cloudevents-batch+json"
 
+T = TypeVar("T")
 Seq = Annotated[int, about(bounds=U64)]
 
 
@@ -187,28 +189,35 @@ def write(exchange: Exchange) -> None:
     """`POST /v0/topics/{topic}` (02 §4)."""
     if exchange.size <= ASIDE_BYTES:
         _append(exchange, _prepared(exchange))
-        return
+    else:
+        made(exchange, _prepared_in_steps(exchange), lambda: _prepared(exchange), partial(_append, exchange))
+
+
+def made(
+    exchange: Exchange, steps: Generator[None, None, T | None], at_once: Callable[[], T], then: Callable[[T], None]
+) -> None:
+    """Make something of a large body in slices, or aside where the slices came to nothing; then go on with it."""
     owner, load = exchange.core.owner, exchange.core.load
     exchange.core.admission.check_pool(load.is_pool_full("decode") or load.is_pool_full(SLICES))
-    made: list[Write] = []
+    found: list[T] = []
 
     def in_pieces() -> Iterator[None]:
-        write = yield from _prepared_in_steps(exchange)
-        if write is not None:
-            made.append(write)
+        one = yield from steps
+        if one is not None:
+            found.append(one)
 
-    def at_once() -> None:
-        made.append(_prepared(exchange))
+    def aside() -> None:
+        found.append(at_once())
 
     def done(error: BaseException | None) -> None:
         if error is not None:
             exchange.fail(error)
         elif exchange.app.engine is None:
             exchange.fail(EngineClosed("the server has stopped"))
-        elif made:
-            _append(exchange, made[0])
+        elif found:
+            then(found[0])
         else:
-            owner.aside("decode", at_once, done)
+            owner.aside("decode", aside, done)
 
     owner.sliced(in_pieces(), done)
 

@@ -18,10 +18,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from topics.server import ops, queues, records, routers, topics, watch, websocket, wire, work
+from topics.server import ops, queues, records, routers, topics, txn, watch, websocket, wire, work
 from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
 from topics.server.keys import ADMIN, DELETE, READ, WRITE
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
+from topics.server.txn import FRAMES
 
 if TYPE_CHECKING:
     from topics.server.exchange import Exchange
@@ -43,6 +44,8 @@ class Body(Enum):
     """JSON, or CloudEvents."""
     MAYBE = "maybe"
     """JSON, nothing meaning `{}`; of any other type it is read and ignored [API-10, A-15]."""
+    FRAMES = "frames"
+    """JSON, or frames of records."""
 
 
 class Access(Enum):
@@ -97,7 +100,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _row("GET", "/v0/topics/{topic}/work", f"{READ} {WRITE}", work.stream, "stream of jobs", stream=True, token=True),
     _row("GET", "/v0/topics/{topic}/leases", READ, queues.leases, "jobs in flight"),
     _row("GET", "/v0/topics/{topic}/segments", READ, ops.segments, "segment files, for external readers"),
-    _row("POST", "/v0/topics/{topic}/stage", WRITE, None, "stage records of a transaction", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/stage", WRITE, txn.stage, "stage records of a transaction", Body.FRAMES),
     _row("POST", "/v0/topics/{topic}/compact", ADMIN, None, "rewrite sealed segments", Body.JSON),
     _row("POST", "/v0/topics/{topic}/scan", READ, None, "read frames", Body.JSON),
     _row("PUT", "/v0/routers/{router}", ADMIN, routers.put, "create a router or replace it", Body.JSON),
@@ -116,9 +119,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         token=True,
     ),
     _row("GET", "/v0/ws", "", websocket.upgrade, "WebSocket", stream=True),
-    _row("POST", "/v0/txn/commit", WRITE, None, "commit a transaction", Body.JSON),
-    _row("POST", "/v0/txn/abort", WRITE, None, "abort a transaction", Body.JSON),
-    _row("GET", "/v0/txn/{id}", READ, None, "state of a transaction"),
+    _row("POST", "/v0/txn/commit", WRITE, txn.commit, "commit a transaction", Body.JSON),
+    _row("POST", "/v0/txn/abort", WRITE, txn.abort, "abort a transaction", Body.JSON),
+    _row("GET", "/v0/txn/{id}", READ, txn.state, "state of a writer of transactions"),
     _row("DELETE", "/v0/pins/{id}", READ, ops.release_pin, "release a pin"),
     _row("POST", "/v0/checkpoint", ADMIN, ops.checkpoint, "bring everything into segment files", Body.MAYBE),
     _row("GET", "/v0/settings", ADMIN, ops.settings, "settings in force"),
@@ -192,7 +195,12 @@ class Match(NamedTuple):
             return None
         if self.route.body is Body.EVENTS and media in (CLOUDEVENT, CLOUDEVENTS):
             return None
-        return MEDIA_TYPE
+        return None if self.is_binary(content_type) else MEDIA_TYPE
+
+    def is_binary(self, content_type: bytes | None) -> bool:
+        """Whether a body of this type is no text."""
+        frames = self.route is not None and self.route.body is Body.FRAMES
+        return frames and content_type is not None and wire.media_type(content_type) == FRAMES
 
 
 class _Node:

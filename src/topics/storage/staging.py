@@ -207,16 +207,18 @@ def rows(parts: Iterable[Part]) -> dict[str, Rows]:
     return found
 
 
-def write(fs: Fs, path: str, offset: int, data: bytes, min_free_bytes: int) -> None:
+def write(fs: Fs, path: str, offset: int, pieces: Iterable[bytes], size: int, min_free_bytes: int) -> None:
     """Put a chunk behind those before it; nothing is synced. What an earlier attempt left there is overwritten."""
     dir = path.rpartition("/")[0]
     fs.makedirs(dir)
-    if min_free_bytes and fs.free_bytes(dir) < min_free_bytes + len(data):
+    if min_free_bytes and fs.free_bytes(dir) < min_free_bytes + size:
         # The log's share of the volume is not for what nobody has committed [S-80].
         raise OSError(errno.ENOSPC, "staging has no room on this volume", path)
     file = fs.open(path, "create")
     try:
-        pwrite_all(file, data, offset)
+        for piece in pieces:
+            pwrite_all(file, piece, offset)
+            offset += len(piece)
     finally:
         close_quietly(file)
 

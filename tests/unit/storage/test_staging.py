@@ -20,6 +20,10 @@ def chunk(topic: str, data: bytes, offset: int = 0, records: int = 1) -> Chunk:
     return Chunk(topic, offset, len(data), records, len(data), codec.digest(data))
 
 
+def write(fs: SimFs, path: str, offset: int, data: bytes) -> None:
+    staging.write(fs, path, offset, [data[:2], data[2:]], len(data), 0)
+
+
 def test_rows_of_a_topic_are_in_the_order_of_parts_and_chunks() -> None:
     """TXN-6: parts in the order given, chunks in order, whatever other topics lie between."""
     table = Staging(ROOT, 0, 1000)
@@ -85,9 +89,9 @@ def test_a_chunk_is_read_back_as_it_was_or_not_at_all() -> None:
     table = Staging(ROOT, 0, 1000)
     part = table.part(table.begin("w", 1, 0), "p")
     one, two = b"first chunk", b"second"
-    staging.write(fs, part.path, 0, one, 0)
-    staging.write(fs, part.path, len(one), b"torn attempt", 0)
-    staging.write(fs, part.path, len(one), two, 0)
+    write(fs, part.path, 0, one)
+    write(fs, part.path, len(one), b"torn attempt")
+    write(fs, part.path, len(one), two)
     located = Located(part.path, chunk("t", two, len(one)))
     assert staging.read(fs, Located(part.path, chunk("t", one))) == one
     assert staging.read(fs, located) == two
@@ -101,7 +105,7 @@ def test_staging_leaves_the_log_its_share_of_the_volume() -> None:
     """S-80: what nobody has committed does not fill the disk."""
     fs = SimFs()
     with pytest.raises(OSError, match="no room") as found:
-        staging.write(fs, f"{ROOT}/{paths.staging_dir(1, 1)}/{paths.part(1)}", 0, b"x", fs.free_bytes("/") + 1)
+        staging.write(fs, f"{ROOT}/{paths.staging_dir(1, 1)}/{paths.part(1)}", 0, [b"x"], 1, fs.free_bytes("/"))
     assert found.value.errno == errno.ENOSPC
 
 
@@ -128,7 +132,7 @@ def test_dropping_removes_the_files_and_the_directory_unless_it_is_shared() -> N
     version = table.begin("w", 1, 0)
     mine, other = table.part(version, "p"), f"{version.dir}/{paths.part(99)}"
     for path in (mine.path, other):
-        staging.write(fs, path, 0, b"x", 0)
+        write(fs, path, 0, b"x")
     staging.remove(fs, version.dir, table.drop(version))
     assert fs.listdir(version.dir) == [paths.part(99)]
     staging.remove(fs, version.dir, [other, mine.path])

@@ -13,6 +13,7 @@
       seg-%016d.g%04d.data           segment, generation 1, 2 …
     staging/%016x-<version>/         staging_dir, with out/ inside
       part-%016d                     part
+      out-<run>-<number>/            stamp_dir
     <cold root>/.topics-store        COLD_STORE_FILE
     *.tmp  *.salvaged                tmp, salvaged
 
@@ -62,6 +63,13 @@ class StagingDir(NamedTuple):
     version: int
 
 
+class StampDir(NamedTuple):
+    """Where segments are stamped: the run of the engine, and a number within it."""
+
+    run: int
+    number: int
+
+
 class LibraryCut(NamedTuple):
     """A copy of bytes that recovery cut off a library segment; `copy` 0 is the first."""
 
@@ -95,6 +103,7 @@ _TOPIC = re.compile(r"([0-9A-F]{8}|[1-9A-F][0-9A-F]{8,15})(\.deleted)?")
 _SEGMENT = re.compile(rf"seg-{_D16}(?:\.g{_D4})?\.(data|idx|tag)")
 _STAGING = re.compile(rf"([0-9a-f]{{16}})-{_PLAIN}")
 _PART = re.compile(rf"part-{_D16}")
+_STAMP = re.compile(rf"out-{_PLAIN}-{_PLAIN}")
 _LIBRARY_SEGMENT = re.compile(rf"{_D6}\.wal")
 _LIBRARY_CUT = re.compile(rf"{_D6}\.wal\.cut(?:\.([1-9][0-9]{{0,19}}))?")
 
@@ -186,6 +195,20 @@ def parse_part(name: str) -> int | None:
     """Number of a staged part's file."""
     match = _PART.fullmatch(name)
     return _number(match[1]) if match else None
+
+
+def stamp_dir(run: int, number: int) -> str:
+    """Directory that segments of a staged write are stamped into: no two runs of an engine share one."""
+    return f"out-{_checked(run)}-{_checked(number)}"
+
+
+def parse_stamp_dir(name: str) -> StampDir | None:
+    """Parts of a stamping directory's name."""
+    match = _STAMP.fullmatch(name)
+    if match is None:
+        return None
+    run, number = _number(match[1]), _number(match[2])
+    return None if run is None or number is None else StampDir(run, number)
 
 
 def library_segment(segment_id: int) -> str:

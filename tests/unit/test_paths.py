@@ -19,6 +19,7 @@ PARSERS: list[Callable[[str], object]] = [
     paths.parse_segment,
     paths.parse_staging_dir,
     paths.parse_part,
+    paths.parse_stamp_dir,
     paths.parse_library_segment,
     paths.parse_library_cut,
 ]
@@ -37,6 +38,7 @@ PARSERS: list[Callable[[str], object]] = [
         (paths.segment(1, "data", 2), "seg-0000000000000001.g0002.data"),
         (paths.staging_dir(255, 3), "00000000000000ff-3"),
         (paths.part(3), "part-0000000000000003"),
+        (paths.stamp_dir(7, 2), "out-7-2"),
         (paths.library_segment(0), "000000.wal"),
         (paths.library_segment(1_000_000), "1000000.wal"),
         (paths.library_cut(12), "000012.wal.cut"),
@@ -73,6 +75,7 @@ def test_segment_names_round_trip(first_seq: int, kind: paths.SegmentKind, gener
 @given(u64, u64)
 def test_two_part_names_round_trip(first: int, second: int) -> None:
     assert paths.parse_staging_dir(paths.staging_dir(first, second)) == (first, second)
+    assert paths.parse_stamp_dir(paths.stamp_dir(first, second)) == (first, second)
     assert paths.parse_library_cut(paths.library_cut(first, second)) == (first, second)
 
 
@@ -142,6 +145,8 @@ def test_near_misses_of_a_wal_file_are_not_ours(name: str) -> None:
         (paths.parse_segment, "seg-0000000000000001.data.tmp"),
         (paths.parse_staging_dir, "00000000000000FF-3"),
         (paths.parse_staging_dir, "00000000000000ff-03"),
+        (paths.parse_stamp_dir, "out"),
+        (paths.parse_stamp_dir, "out-1-02"),
         (paths.parse_library_segment, "0.wal"),
         (paths.parse_library_segment, "0000001.wal"),
         (paths.parse_library_segment, "-00001.wal"),

@@ -10,10 +10,11 @@ Owner only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from topics.engine.topic import Topic
+from topics.engine.topic import Lsn, Ticket, Topic
+from topics.errors import TopicsError
 from topics.model import AppendResult, Producer
 from topics.storage.staging import Rows, Version
 
@@ -22,6 +23,8 @@ class Brought(Protocol):
     """What a commit brings to one topic: a `Ticket`, and frames for the group's submission."""
 
     topic: Topic
+    is_attached: bool
+    """It is to be placed before it is published."""
     frame_count: int
     """Of what `chain` made."""
 
@@ -65,4 +68,16 @@ class Attaching(Protocol):
 
         Each ticket tells `answer` once whether it was published; `done` is told why nothing can be submitted.
         """
+        ...
+
+    def place(self, tickets: Sequence[Ticket], lsn: Lsn, then: Callable[[Lsn | TopicsError], None]) -> None:
+        """The submission of these tickets is durable: do what they need before they are published."""
+        ...
+
+    def release(self, version: Version) -> None:
+        """The commit is over, whatever came of it."""
+        ...
+
+    def end(self) -> None:
+        """The engine closes."""
         ...

@@ -76,7 +76,7 @@ class Pinned(NamedTuple):
 class _Job:
     """One topic of a run: what was captured, and the cycle that writes it."""
 
-    def __init__(self, topic: Topic, now_ms: int, floor: int) -> None:
+    def __init__(self, topic: Topic, now_ms: int, floor: int, *, seal: bool = False) -> None:
         index = topic.index
         assert index.segments is not None
         self.topic = topic
@@ -96,6 +96,8 @@ class _Job:
         self.sealed_before = sum(one.sealed for one in index.segments.segments)
         self.cycle: Cycle = index.segments.begin()
         self.now_ms = now_ms
+        self.seal = seal
+        """Nothing stays active [S-288]."""
         self.error: Exception | None = None
         self.lost = 0
         """Records whose frames in the WAL are damaged: holes from now on [S-176]."""
@@ -109,7 +111,7 @@ class _Job:
             ensure_dir(fs, dir)
             self.cycle.prepare()
             self._fill(wal)
-            if self.cycle.due(self.now_ms):
+            if self.cycle.due(self.now_ms) or (self.seal and self.cycle.entries):
                 self.cycle.seal()
             self.cycle.sync()
         except Exception as error:  # noqa: BLE001 - whatever it is, the cycle does not count and the tail stays
@@ -304,6 +306,8 @@ class Checkpointer:
         """To be held by the next run's snapshot."""
         self._wanted: set[int] = set()
         """Topics that the next run takes whether or not they are due."""
+        self._sealing: set[int] = set()
+        """Topics that the next run leaves without an active segment."""
         self._positions: list[tuple[Router, control.RouterRow]] = []
         """Of routers, as captured by this run [S-212 d]."""
         self._began_ns = 0
@@ -348,6 +352,11 @@ class Checkpointer:
     def bring_in(self, topic_id: int, done: Asked) -> None:
         """Run a checkpoint that takes this topic: what is marked deleted in its segments is so on disk, too."""
         self._wanted.add(topic_id)
+        self.ask(done, full=False, snapshot=False)
+
+    def seal(self, topic_ids: Iterable[int], done: Asked) -> None:
+        """Run a checkpoint behind which all that these topics have now lies in sealed segments [S-288]."""
+        self._sealing.update(topic_ids)
         self.ask(done, full=False, snapshot=False)
 
     def tick(self) -> None:
@@ -406,6 +415,8 @@ class Checkpointer:
         jobs = []
         ids = list(core.topics) if full else list(core.unsealed)
         wanted, self._wanted = self._wanted, set()
+        sealing, self._sealing = self._sealing, set()
+        ids += sealing.difference(ids)
         totals = core.totals
         totals.tail_records = sum(topic.index.tail.records for topic in core.topics.values())
         totals.tail_bytes = sum(topic.index.tail.nbytes for topic in core.topics.values())
@@ -422,8 +433,8 @@ class Checkpointer:
             try:
                 topic.mark_again()
                 reclaim.explain_dead_prefix(topic)
-                if self._selected(topic, now, full or id in wanted):
-                    jobs.append(_Job(topic, now, self._durable_floor(topic)))
+                if self._selected(topic, now, full or id in wanted, id in sealing):
+                    jobs.append(_Job(topic, now, self._durable_floor(topic), seal=id in sealing))
             except OSError as error:
                 result.trouble.append(f"topic {topic.name!r}: {error}")
                 log.error("topic %r is left out of this checkpoint: %s", topic.name, error)
@@ -496,13 +507,15 @@ class Checkpointer:
         holes = topic.index.tail.holes(evicted, topic.marked[3] - 1) if topic.marked[3] > evicted else []
         return holes[0].first if holes else max(evicted, topic.marked[3])
 
-    def _selected(self, topic: Topic, now: int, full: bool) -> bool:
+    def _selected(self, topic: Topic, now: int, full: bool, seal: bool) -> bool:
         config, index = self._core.config, topic.index
         segments = index.segments
         assert segments is not None
-        if topic.checkpointing:
+        if topic.checkpointing or (topic.attaching and not seal):
             return False
         tail = index.tail
+        if seal:
+            return bool(tail.records) or not segments.is_sealed
         active = segments.active
         if not tail.records and not topic.needed and not segments.has_pending and active is None:
             return False

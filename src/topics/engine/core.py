@@ -47,6 +47,10 @@ Outcome = Callable[[Any], None]
 """Called once, on the owner, with a result or an exception."""
 
 
+Placing = Callable[[Lsn, Callable[[Lsn | TopicsError], None]], None]
+"""Does what a durable submission still needs, then says that it is done, or why it is not."""
+
+
 class Settling(Protocol):
     """Holds submissions back until the run's `ready` mark is synced."""
 
@@ -216,16 +220,24 @@ class Core:
         frames: Frames,
         count: int,
         done: Callable[[Lsn | TopicsError], None],
+        place: Placing | None = None,
     ) -> None:
         """Put tickets in their topics' lines and the frames of all in the log, as one durable submission [S-287].
 
         With each ticket comes how far behind the beginning its frames are; None: it has none. `done` is told the
-        outcome before tickets are published. Raises, with nothing done, if that is refused.
+        outcome before tickets are published. `place` is what has to be done between the sync and that. Raises, with
+        nothing done, if that is refused.
         """
         for topic, ticket, _ in staged:
             topic.tickets.append(ticket)
 
         def committed(outcome: Lsn | TopicsError) -> None:
+            if place is not None and isinstance(outcome, Lsn):
+                place(outcome, settled)
+            else:
+                settled(outcome)
+
+        def settled(outcome: Lsn | TopicsError) -> None:
             for topic, ticket, behind in staged:
                 placed: Lsn | TopicsError | Literal[True] = outcome
                 if isinstance(outcome, Lsn):

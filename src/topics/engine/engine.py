@@ -29,6 +29,7 @@ from topics.engine import forward, lifecycle, recover, retention, route, txn, wa
 from topics.engine import plan as planning
 from topics.engine import queue as queues
 from topics.engine import read as reading
+from topics.engine.attach import Attacher
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
 from topics.engine.config import EngineConfig
 from topics.engine.core import Core, Outcome
@@ -267,6 +268,7 @@ class Engine:
         self._snapshots = Snapshots(core, store, retained, newest)
         self._checkpointer = Checkpointer(core, self._snapshots, recovery.checkpoint)
         core.bring_in = self._checkpointer.bring_in
+        core.attaching = Attacher(core, self._checkpointer.seal)
         core.logged = bool(found.files) and found.replay_bytes > 0
         self._settle(lock, recovery)
         txn.recovered(core)
@@ -735,6 +737,8 @@ class Engine:
         core = self._core
         core.closing = True
         core.load.end()
+        if core.attaching is not None:
+            core.attaching.end()
         core.pins.end()
         if core.wal is not None:
             for shard in core.wal.shards:

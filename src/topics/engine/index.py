@@ -550,6 +550,13 @@ class Index:
             size += removed.bytes
         return Removed(records, size)
 
+    def attach(self, segments: Sequence[Segment]) -> None:
+        """Take over sealed segments behind everything there is [S-288]."""
+        assert self.segments is not None
+        assert not self.tail.records, "what is in the tail comes first"
+        self.segments.attach(segments)
+        self.tail.drop_through(segments[-1].last)
+
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def checkpointed(self, upper: int) -> None:

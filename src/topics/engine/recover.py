@@ -30,10 +30,11 @@ from topics.engine.index import Index, Run
 from topics.engine.lease import Leases
 from topics.engine.rederive import RouterReplay
 from topics.engine.router import Edge
-from topics.engine.topic import Appended, Lsn, Topic
+from topics.engine.topic import Appended, Attached, Lsn, Topic
 from topics.errors import WalCorrupt
 from topics.fs import ensure_dir
 from topics.model import Producer, TopicConfig
+from topics.storage import attach
 from topics.storage import group as groups
 from topics.storage.cycle import Cycle
 from topics.storage.descriptor import Claim
@@ -207,6 +208,12 @@ class Recovery:
                 max(floors[2], said.delete_below),
             )
             self._known[id].head = max(self._known[id].head, said.head_seq)
+        attached = self._found.attached.get(id) if id not in self._found.deleted else None
+        if attached:
+            staging = f"{core.dir}/{paths.STAGING_DIR}"
+            attach.finish(core.fs, staging, core.topic_dir(id), attached)
+            ck, claim = attach.reached(ck, claim, attached)
+            self._known[id].head = max(self._known[id].head, ck)
         self._claims[id] = claim
         self._known[id].logged = ck
         floor = max(*floors, base)
@@ -348,6 +355,9 @@ class Recovery:
         if isinstance(body, control.Dedupe) and not id:
             self._dedupe(0, body, ts)
             return
+        if isinstance(body, control.AttachMark):
+            self._attached(body)
+            return
         if isinstance(body, control.CheckpointMark) or not id:
             return
         if isinstance(body, control.TopicCreate):
@@ -372,6 +382,14 @@ class Recovery:
             self._known[id].reserved = (run, at.group, body.reserved)
         elif isinstance(body, (control.Delete, control.EvictWatermark, control.ConfigUpdate)):
             self._apply(topic, body, at)
+
+    def _attached(self, body: control.AttachMark) -> None:
+        """Its segments were taken in when the topic was opened; what else it says counts from here on [S-289]."""
+        topic = self._topic(body.topic_id)
+        if topic is not None:
+            topic.apply(Attached(body.first, body.count, body.ts, body.cap_floor))
+            pair = Producer(body.producer, body.epoch, 0)
+            self._core.producers.replay(body.topic_id, pair, body.first, body.count, body.ts)
 
     def _apply(
         self, topic: Topic, body: control.Delete | control.EvictWatermark | control.ConfigUpdate, at: Lsn

@@ -47,7 +47,7 @@ class _Run(NamedTuple):
 class Share(Staged):
     """The ticket of one topic's rows of a commit."""
 
-    __slots__ = ("_counted", "_envelopes", "_framed", "_runs", "_size", "frame_count", "rows")
+    __slots__ = ("_counted", "_envelopes", "_framed", "_runs", "_size", "frame_count", "is_attached", "rows")
 
     def __init__(
         self, core: Core, topic: Topic, rows: Rows, producer: Producer, ts: int, *, created: bool, done: Outcome
@@ -57,6 +57,7 @@ class Share(Staged):
         self.rows = rows
         self.count = rows.records
         self.total = rows.accounted
+        self.is_attached = False
         self.frame_count = 0
         """Of what `chain` made."""
         self._counted = 0

@@ -24,7 +24,7 @@ from topics.engine.lease import Leases
 from topics.engine.reserve import Reservation
 from topics.errors import TopicsError
 from topics.model import Durability, Selector, TopicConfig
-from topics.storage.descriptor import Claim
+from topics.storage.descriptor import Claim, Segment
 from topics.storage.rebuild import NO_CLAIM
 from topics.storage.tags import SeqArray
 from topics.storage.tail import Locations
@@ -108,7 +108,25 @@ class Appended(NamedTuple):
     """Made by a router, in a topic whose records are logged: they stand in its tail [S-196]."""
 
 
-Entry = Appended | control.Delete | control.EvictWatermark | control.ConfigUpdate | control.MarkRow
+class Attached(NamedTuple):
+    """Records that came as sealed segments [S-288]."""
+
+    first: int
+    records: int
+    ts: int
+    cap_floor: int
+    """When they were committed."""
+    accounted: int = 0
+    segments: Sequence[Segment] = ()
+    """None at a start, which has found them by itself."""
+
+    @property
+    def last(self) -> int:
+        """Seq of the last of them."""
+        return self.first + self.records - 1
+
+
+Entry = Appended | Attached | control.Delete | control.EvictWatermark | control.ConfigUpdate | control.MarkRow
 
 
 class Totals:
@@ -128,8 +146,8 @@ class Topic:
     """One instance of a topic. Invariant: `floor <= earliest_seq <= head + 1`, counts are of [floor, head]."""
 
     __slots__ = (
-        "_ahead", "_ahead_through", "_totals", "base", "bytes", "cap_floor", "caps_due", "checkpointing", "claim",
-        "claims", "classes", "config", "config_version", "count", "delete_below", "delete_number",
+        "_ahead", "_ahead_through", "_totals", "attaching", "base", "bytes", "cap_floor", "caps_due", "checkpointing",
+        "claim", "claims", "classes", "config", "config_version", "count", "delete_below", "delete_number",
         "delete_number_staged", "disturbed", "epoch", "extra", "followers", "framing", "head", "id", "index", "item",
         "last_consumed_ms", "last_read_ms", "last_ts", "last_write_ms", "leases", "line", "marked", "name", "needed",
         "next_seq", "recovering", "removed", "reservation", "retry", "rewritten_ms", "served", "staged_bytes",
@@ -203,6 +221,8 @@ class Topic:
         self.recovering = False
         self.removed = False
         self.checkpointing = False
+        self.attaching = False
+        """Segments are about to follow its last one: no checkpoint takes it by itself [S-288]."""
         self.rewritten_ms = 0
         self._totals = totals
         self._ahead: list[Ahead] = []
@@ -285,6 +305,8 @@ class Topic:
         """Make a committed entry true. `at` is where it is logged, None for what is in memory only."""
         if isinstance(entry, Appended):
             self._append(entry)
+        elif isinstance(entry, Attached):
+            self._attach(entry)
         elif isinstance(entry, control.Delete):
             return self._delete(entry, at)
         elif isinstance(entry, control.ConfigUpdate):
@@ -314,6 +336,18 @@ class Topic:
         self.last_ts = max(self.last_ts, entry.ts)
         self.head = max(self.head, last)
         self.next_seq = max(self.next_seq, last + 1)
+
+    def _attach(self, entry: Attached) -> None:
+        """Segments hold the records already: nothing of them is in the tail."""
+        self.raise_floors(entry.cap_floor, 1, 1)
+        if entry.segments:
+            self.index.attach(entry.segments)
+            self._add(entry.records, entry.accounted)
+            assert self.index.segments is not None
+            self.claim = self.index.segments.claim()
+        self.last_ts = max(self.last_ts, entry.ts)
+        self.head = max(self.head, entry.last)
+        self.next_seq = max(self.next_seq, entry.last + 1)
 
     def _derive(self, entry: Appended) -> None:
         """Copies in memory, behind the log's end."""

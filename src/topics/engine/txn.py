@@ -612,7 +612,7 @@ class _Committing:
         core = self._core
         holding, self._holding = self._holding, []
         for topic in holding:
-            topic.framing = False
+            topic.framing = topic.attaching = False
             if topic.line:
                 core.owner.soon(partial(core.advance, topic))
         core.staged_bytes -= self._reserved
@@ -805,7 +805,13 @@ class _Committing:
             if is_last:
                 self._pending = core.producers.stage(0, self._producer, now)
             self._ts = now
-            core.stage_together(shard, places, frames, count, self._logged)
+            attached = any(one.is_attached for one in brought)
+            place = (
+                partial(core.attaching.place, [ticket for _, ticket, _ in places])
+                if attached and core.attaching
+                else None
+            )
+            core.stage_together(shard, places, frames, count, self._logged, place)
         except TopicsError:
             for one, last_ts in reversed(staged):
                 one.unstage(last_ts)
@@ -903,6 +909,8 @@ class _Committing:
         core = self._core
         self._release()
         if self._version is not None:
+            if core.attaching is not None:
+                core.attaching.release(self._version)
             self._version.held = False
             self._version.used_ms = core.clock.now_ms()
         _next(core, self._asked.id)

@@ -62,6 +62,8 @@ class Found(NamedTuple):
     closed: frozenset[int]
     deleted: frozenset[int]
     """Topics whose TopicDelete is in the log: nothing of them is to be looked at."""
+    attached: dict[int, list[control.AttachMark]]
+    """The `attach` marks of each topic, in order [S-288]."""
     islands: frozenset[FailedSync]
     """Groups in which a page cache was found to be lost [S-245]."""
 
@@ -175,6 +177,7 @@ def _scan(store_id: str, snapshot: Snapshot | None, headers: list[Header], group
     ready: set[int] = {header.run for header in headers}
     closed: set[int] = set()
     deleted: set[int] = set()
+    attached: dict[int, list[control.AttachMark]] = {}
     islands: set[FailedSync] = set()
     for group in groups.values():
         run = 0
@@ -193,6 +196,8 @@ def _scan(store_id: str, snapshot: Snapshot | None, headers: list[Header], group
                 ready.add(mark.run)
             elif isinstance(mark, control.CloseMark):
                 closed.add(mark.run)
+            elif isinstance(mark, control.AttachMark):
+                attached.setdefault(mark.topic_id, []).append(mark)
             elif isinstance(mark, control.TopicsMark):
                 for row in mark.topics:
                     known = marks.get(row.topic_id)
@@ -209,6 +214,7 @@ def _scan(store_id: str, snapshot: Snapshot | None, headers: list[Header], group
         frozenset(ready),
         frozenset(closed),
         frozenset(deleted),
+        attached,
         frozenset(islands),
     )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -300,6 +301,19 @@ class TopicSegments:
         for segment in self.segments:
             if segment.first in firsts or not segment.sealed:
                 segment.busy = False
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether all of it is in sealed segments and no cycle left anything behind: others may follow."""
+        return self.active is None and self._cycle is None and not self._strays and not self._reset
+
+    def attach(self, made: Sequence[Segment]) -> None:
+        """Take over sealed segments that are in the directory by now, behind all others [S-288]."""
+        assert self.is_sealed, "what is written next would follow the active segment"
+        assert made[0].first >= self.end, f"segment {made[0].first} begins below {self.end}"
+        self.segments += made
+        self._next_seq = self.end
+        self._check()
 
     def forget(self, segment: Segment) -> None:
         """Take a dropped segment out of the topic."""

@@ -25,6 +25,7 @@ from topics import paths
 from topics.codec import part as codec
 from topics.errors import LimitReached
 from topics.fs import Fs, close_quietly, pread_exact, pwrite_all
+from topics.storage import attach
 
 CHUNK_COST: Final = 256
 """What a chunk takes of memory: many tiny ones must not take more than the bound says."""
@@ -264,11 +265,4 @@ def _clear_version(fs: Fs, dir: str) -> None:
         path = f"{dir}/{name}"
         if paths.parse_part(name) is not None:
             fs.remove(path)
-        elif name == paths.OUT_DIR:
-            for made in fs.listdir(path):
-                if paths.parse_segment(paths.parse_tmp(made) or made) is not None:
-                    fs.remove(f"{path}/{made}")
-            if not fs.listdir(path):
-                fs.rmdir(path)
-    if not fs.listdir(dir):
-        fs.rmdir(dir)
+    attach.clear(fs, dir)

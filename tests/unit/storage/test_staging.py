@@ -114,13 +114,14 @@ def test_a_start_removes_what_was_staged_and_nothing_else() -> None:
     fs = SimFs()
     gone, kept = (f"{ROOT}/{paths.staging_dir(number, 1)}" for number in (1, 2))
     for dir in (gone, kept):
-        for name in (paths.part(1), f"out/{paths.segment(1, 'data')}", f"out/{paths.segment(1, 'idx')}.tmp"):
-            fs.makedirs(f"{dir}/out")
+        made = [f"{inner}/{paths.segment(1, 'data')}" for inner in ("out/0000000A", paths.stamp_dir(1, 2))]
+        for name in (paths.part(1), *made, f"out/0000000A/{paths.segment(1, 'idx')}.tmp"):
+            fs.makedirs(f"{dir}/{name}".rpartition("/")[0])
             fs.open(f"{dir}/{name}", "create").close()
     fs.open(f"{ROOT}/notes.txt", "create").close()
     staging.clear(fs, ROOT, {kept.rpartition("/")[2]})
     assert sorted(fs.listdir(ROOT)) == sorted([kept.rpartition("/")[2], "notes.txt"])
-    assert len(fs.listdir(f"{kept}/out")) == 2
+    assert len(fs.listdir(f"{kept}/out/0000000A")) == 2
     staging.clear(fs, ROOT)
     assert fs.listdir(ROOT) == ["notes.txt"]
     staging.clear(fs, "/s/none")

@@ -1,0 +1,378 @@
+"""Large commits as sealed segments: stamp, hold, mark, move in, publish (06 §15.6, S-288 … S-290).
+
+    stamp     the topics are checkpointed and sealed, the staged parts stamped into segments; nothing is held
+    hold      the commit holds the topics: what is outstanding there is awaited; where seqs moved on, both are repeated
+    chain     one durable `attach` mark per topic, in the group's one submission: the commit point
+    place     behind it the segments are renamed into their topics; that is tried again until it works [S-290]
+    publish   descriptors, counts, head, caps, wake-ups: as any ticket, those of a group together
+
+Before the mark a failure costs nothing but files in `staging/`. Behind it nothing is given up: the mark is needed
+(S-192) until the topics show the segments, and a start finishes what is left to do [S-289]. Where nobody knows whether
+the mark is on disk, because a sync failed, the segments stay for the next start to judge.
+
+Owner only; stamping and renames are done aside.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from topics import paths
+from topics.codec import control, frame
+from topics.engine.alarms import Alarm
+from topics.engine.append import Staged, Write
+from topics.engine.bring import Brought
+from topics.engine.core import Core
+from topics.engine.records import NOTHING
+from topics.engine.topic import Attached, Change, Lsn, Ticket, Topic
+from topics.errors import CommitFailed, EngineClosed, ShardReadOnly, StorageFull, TopicsError, WalIo
+from topics.model import AppendResult, Producer
+from topics.storage import attach as storage
+from topics.storage.staging import Rows, Version
+from topics.storage.stamp import StagedChunk, Stamped, Stamping
+from topics.storage.stamper import Stamper
+
+log = logging.getLogger("topics.engine")
+
+LANE: Final = "stamp"
+FILES_LANE: Final = "staging"
+RETRY_NS: Final = 1_000_000_000
+"""Between two attempts to move segments in."""
+
+Then = Callable[[], None]
+Refuse = Callable[[Any], None]
+
+
+class Sealing(Protocol):
+    """Runs checkpoints: `Checkpointer.seal`."""
+
+    def __call__(self, topic_ids: Sequence[int], done: Callable[[Any], None]) -> None:
+        """All that the topics have now lies in sealed segments when it is done, if it can."""
+        ...
+
+
+class _Made(NamedTuple):
+    """The segments of one topic, as they were stamped."""
+
+    first: int
+    ts: int
+    dir: str
+    """Where they are until `arrange`, then nothing."""
+    segments: list[Stamped]
+
+
+class _Work:
+    """What is under way for one version of a writer."""
+
+    __slots__ = ("is_kept", "made", "stamper")
+
+    def __init__(self) -> None:
+        self.made: dict[Topic, _Made] = {}
+        self.stamper: Stamper | None = None
+        self.is_kept = False
+        """A mark may speak of its segments: they are not ours to remove."""
+
+
+class Attacher:
+    """Brings rows to topics as sealed segments."""
+
+    def __init__(self, core: Core, seal: Sealing) -> None:
+        self._core = core
+        self._seal = seal
+        self._works: dict[Version, _Work] = {}
+        self._dirs = 0
+        self._waiting: dict[Alarm, Then] = {}
+        """Renames that are tried again later, and what gives them up."""
+
+    # -- stamping ----------------------------------------------------------------------------------------------------
+
+    def stamp(self, version: Version, rows: Mapping[Topic, Rows], then: Then, done: Refuse) -> None:
+        """Make segments of the rows, while nothing is held; `done` is told why that is not possible."""
+        self._works[version] = _Work()
+        # Whether all of it could be sealed shows once the topics are held.
+        self._seal([topic.id for topic in rows], lambda outcome: self._stamp(version, rows, then, done))
+
+    def _stamp(self, version: Version, rows: Mapping[Topic, Rows], then: Then, done: Refuse) -> None:
+        core, work = self._core, self._works[version]
+        if core.closing:
+            done(EngineClosed("the engine is closing"))
+            return
+        now = core.clock.now_ms()
+        topics = [topic for topic in rows if not topic.removed]
+        stampings = [self._stamping(version, topic, rows[topic], now) for topic in topics]
+        stamper = work.stamper = Stamper(core.fs, stampings)
+        least, made = core.config.min_free_bytes, list[list[Stamped]]()
+
+        def run() -> None:
+            if least and core.fs.free_bytes(core.dir) < least + stamper.total_bytes:
+                raise OSError(errno.ENOSPC, "segments have no room on this volume", version.dir)
+            for one in stampings:
+                storage.begin(core.fs, one.dir)
+            made.extend(stamper.run())
+
+        def stamped(error: BaseException | None) -> None:
+            work.stamper = None
+            if error is not None:
+                done(EngineClosed("the engine is closing") if core.closing else refusal(error, "stamping segments"))
+                return
+            for topic, given, segments in zip(topics, stampings, made, strict=True):
+                work.made[topic] = _Made(given.first_seq, given.ts, given.dir, segments)
+            then()
+
+        core.owner.aside(LANE, run, stamped)
+
+    def _stamping(self, version: Version, topic: Topic, rows: Rows, now: int) -> Stamping:
+        core = self._core
+        self._dirs += 1
+        dir = f"{version.dir}/{paths.stamp_dir(core.run, self._dirs)}"
+        chunks = tuple(StagedChunk(one.path, one.chunk.offset, one.chunk.size, one.chunk.digest) for one in rows.chunks)
+        ts = max(now, topic.last_ts)
+        return Stamping(topic.id, topic.next_seq, ts, dir, core.config.segment_max_bytes, chunks)
+
+    # -- holding -----------------------------------------------------------------------------------------------------
+
+    def hold(
+        self,
+        version: Version,
+        producer: Producer,
+        rows: Mapping[Topic, Rows],
+        answer: Callable[[Topic, AppendResult | Exception], None],
+        then: Callable[[list[Brought]], None],
+        done: Refuse,
+    ) -> None:
+        """The topics are held: wait for what is outstanding there, and see that the segments still fit."""
+        self._works.setdefault(version, _Work())
+        left = len(rows)
+
+        def quiet() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._settle(version, rows, arrange, lost, done, again=True)
+
+        def arrange() -> None:
+            made = self._works[version].made
+            dirs = [(topic.id, made[topic].dir) for topic in rows if made[topic].dir]
+            self._core.owner.aside(LANE, lambda: storage.arrange(self._core.fs, version.dir, dirs), arranged)
+
+        def arranged(error: BaseException | None) -> None:
+            if error is not None:
+                done(refusal(error, "segments of a commit"))
+                return
+            work = self._works[version]
+            for topic in rows:
+                work.made[topic] = work.made[topic]._replace(dir="")
+            self._core.fs.point("attach.after_out")
+            then([_Attachment(self._core, work, topic, rows[topic], producer, version, answer) for topic in rows])
+
+        def lost() -> None:
+            then([])  # whoever holds them looks whether they are still there
+
+        for topic in rows:
+            topic.attaching = True
+            self._when_quiet(topic, quiet)
+
+    def _when_quiet(self, topic: Topic, then: Then) -> None:
+        """Behind all tickets that are outstanding, whatever becomes of them."""
+        if not topic.tickets:
+            self._core.owner.soon(then)
+            return
+        ticket = Change(lambda lsn: then(), lambda error: then(), topic.next_seq)
+        self._core.stage(topic, None, 0, ticket, durable=False)
+
+    def _settle(
+        self, version: Version, rows: Mapping[Topic, Rows], then: Then, lost: Then, done: Refuse, *, again: bool
+    ) -> None:
+        """Seal and stamp once more what moved on before it was held; now it cannot [S-288]."""
+        core = self._core
+        if core.closing:
+            done(EngineClosed("the engine is closing"))
+            return
+        if any(core.names.get(topic.name) is not topic or topic.name in core.gates for topic in rows):
+            lost()
+            return
+        latched = [shard for shard in (core.shard(topic.id) for topic in rows) if shard.state == "read_only"]
+        if latched:
+            # A mark that failed there may speak of segments in `out/`: they are left alone until the next start.
+            done(ShardReadOnly(f"shard {latched[0].key!r}: {latched[0].reason}"))
+            return
+        unsealed = [topic for topic in rows if not is_sealed(topic)]
+        if unsealed and not again:
+            done(WalIo(OSError(f"topic {unsealed[0].name!r} cannot be brought into segments now")))
+            return
+        if unsealed:
+            ids = [topic.id for topic in unsealed]
+            self._seal(ids, lambda outcome: self._settle(version, rows, then, lost, done, again=False))
+            return
+        made = self._works[version].made
+        stale = {topic: rows[topic] for topic in rows if topic not in made or made[topic].first != topic.next_seq}
+        if stale:
+            self._stamp(version, stale, then, done)
+        else:
+            then()
+
+    # -- behind the mark ---------------------------------------------------------------------------------------------
+
+    def place(self, tickets: Sequence[Ticket], lsn: Lsn, then: Callable[[Lsn | TopicsError], None]) -> None:
+        """The marks of a group are durable: move its segments in, then let its tickets be published."""
+        core = self._core
+        attachments = [one for one in tickets if isinstance(one, _Attachment)]
+        core.held.append(lsn)
+        core.fs.point("attach.after_mark")
+
+        def move() -> None:
+            for one in attachments:
+                one.move_in()
+
+        def moved(error: BaseException | None) -> None:
+            if error is None:
+                then(lsn)
+                core.publish_ready()
+                assert all(one.settled for one in attachments), "nothing stands in front of them"
+                core.held.remove(lsn)
+            elif core.closing:
+                give_up(error)
+            else:
+                log.error("segments of a commit stay in staging for now: %s", error)
+                alarm = core.alarms.at(core.clock.monotonic_ns() + RETRY_NS, lambda: again(alarm))
+                self._waiting[alarm] = partial(give_up, error)
+
+        def again(alarm: Alarm) -> None:
+            del self._waiting[alarm]
+            core.owner.aside("files", move, moved)
+
+        def give_up(error: BaseException) -> None:
+            # The mark stays needed: the next start does what could not be done here.
+            for one in attachments:
+                one.work.is_kept = True
+            then(CommitFailed(f"the next start completes this commit: {error}"))
+
+        core.owner.aside("files", move, moved)
+
+    def release(self, version: Version) -> None:
+        """The commit is over, whatever came of it: what stamping has left goes."""
+        work = self._works.pop(version, None)
+        if work is None:
+            return
+        core = self._core
+        if not work.is_kept:
+            core.owner.aside(
+                FILES_LANE,
+                lambda: storage.clear(core.fs, version.dir),
+                core.note_failure(f"removing segments from {version.dir}"),
+            )
+
+    def end(self) -> None:
+        """The engine closes: nobody waits for segments any more."""
+        for work in self._works.values():
+            if work.stamper is not None:
+                work.stamper.cancel()
+        waiting, self._waiting = self._waiting, {}
+        for alarm, give_up in waiting.items():
+            alarm.cancel()
+            give_up()
+
+
+def is_sealed(topic: Topic) -> bool:
+    """Whether all that a topic has is in sealed segments, with no checkpoint of it under way."""
+    index = topic.index
+    assert index.segments is not None
+    at_end = not index.tail.records and index.ckpt_seq == topic.next_seq - 1
+    return at_end and index.segments.is_sealed and not topic.checkpointing and not topic.tickets
+
+
+class _Attachment(Staged):
+    """The ticket of one topic's segments."""
+
+    __slots__ = ("_dir", "_made", "_name", "frame_count", "is_attached", "rows", "work")
+
+    def __init__(
+        self,
+        core: Core,
+        work: _Work,
+        topic: Topic,
+        rows: Rows,
+        producer: Producer,
+        version: Version,
+        answer: Callable[[Topic, AppendResult | Exception], None],
+    ) -> None:
+        write = Write(topic.name, NOTHING, None, producer, None, None)
+        made = work.made[topic]
+        super().__init__(core, topic, write, partial(answer, topic), False, made.first, made.ts)
+        self.work = work
+        self.rows = rows
+        self.count = rows.records
+        self.total = rows.accounted
+        self.is_attached = True
+        self.frame_count = 1
+        self._made = made
+        self._dir = version.dir
+        self._name = version.dir.rpartition("/")[2]
+        assert sum(one.count for one in made.segments) == self.count, "what was staged is what is committed"
+        assert sum(one.accounted for one in made.segments) == self.total, "what was staged is what is committed"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the segments still fit behind the topic's last record."""
+        return self.topic.next_seq == self.seq_before and is_sealed(self.topic)
+
+    def chain(self, now: int, *, more: bool) -> list[bytes]:
+        """The mark that makes the segments count."""
+        named = self.write.producer
+        assert named is not None
+        rows = [control.AttachRow(one.first, one.count, one.data_len, one.idx_xxh3) for one in self._made.segments]
+        mark = control.AttachMark(
+            topic_id=self.topic.id, dir=self._name, producer=named.id, epoch=named.epoch, first=self.seq_before,
+            count=self.count, ts=self.ts, cap_floor=self.topic.cap_floor, segments=tuple(rows),
+        )  # fmt: skip
+        return [frame.encode_control(mark, 0, now, durable=True, more=more)]
+
+    def stage(self, now: int) -> None:
+        """Take the seqs."""
+        topic = self.topic
+        assert self.write.producer is not None
+        self.pending = self._core.producers.stage(topic.id, self.write.producer, now)
+        topic.next_seq, topic.last_ts = self.seq_before + self.count, self.ts
+        self.count_staged()
+
+    def unstage(self, last_ts: int) -> None:
+        """The log refused the mark: nothing of it was staged."""
+        self.topic.next_seq, self.topic.last_ts = self.seq_before, last_ts
+        self._withdraw()
+
+    def move_in(self) -> None:
+        """Rename the segments into the topic; aside."""
+        core, topic = self._core, self.topic
+        out = storage.out_dir(self._dir, topic.id)
+        storage.move_in(core.fs, out, core.topic_dir(topic.id), [one.first for one in self._made.segments])
+
+    def joined(self, line: Sequence[Ticket]) -> int:
+        return 1
+
+    def _apply(self, staged: Sequence[Staged]) -> None:
+        topic, made = self.topic, self._made
+        segments = [storage.described(one, made.ts) for one in made.segments]
+        topic.apply(Attached(made.first, self.count, made.ts, topic.cap_floor, self.total, segments))
+        topic.attaching = False
+
+    def fail(self, error: TopicsError) -> None:
+        if self._core.shard(self.topic.id).state == "read_only":
+            # Whether the mark is on disk is known at the next start, which needs the segments then.
+            self.work.is_kept = True
+        self.topic.attaching = False
+        super().fail(error)
+
+
+def refusal(error: BaseException, what: str) -> TopicsError:
+    """What a failure before the mark is to whoever commits."""
+    if isinstance(error, TopicsError):
+        return error
+    if isinstance(error, OSError):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StorageFull(f"{what}: {error}")
+        return WalIo(error, what)
+    return CommitFailed(f"{what}: {error!r}")

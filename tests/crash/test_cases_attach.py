@@ -72,8 +72,8 @@ def test_c30_several_topics_of_one_group_and_topics_without_a_record_are_attache
     load = Load(1, "a", "b", "c", records=6)
     load.stage(store)
     with at_every_disk_call(store, judge(load), crashes=1):
-        load.commit(store)
-    assert [one.first_seq for one in load.result.topics] == [1, 3, 1]
+        result = load.commit(store)
+    assert [one.first_seq for one in result.topics] == [1, 3, 1]
 
 
 @pytest.mark.parametrize("shards", [2, 3])

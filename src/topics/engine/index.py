@@ -36,6 +36,7 @@ from topics.storage.tail import (
     DeadRun,
     Entries,
     EntryRun,
+    Eviction,
     GapRun,
     Live,
     Locations,
@@ -321,6 +322,41 @@ class Index:
             if len(found) >= count:
                 return found
         return found
+
+    def lowest(self, from_seq: int, hi: int, records: int, nbytes: int) -> Eviction:
+        """The lowest live records: at least so many, with at least so many bytes; all if there are fewer.
+
+        A sealed segment that goes as a whole costs nothing, other entries next to nothing.
+        """
+        taken = freed = 0
+        last: int | Segment = from_seq - 1
+        for part, low, high in self._parts(from_seq, hi):
+            if taken >= records and freed >= nbytes:
+                break
+            if isinstance(part, Segment):
+                whole = self._live_in(part, low, high)
+                if records - taken > whole.records or nbytes - freed > whole.bytes:
+                    taken, freed, last = taken + whole.records, freed + whole.bytes, part if whole.records else last
+                    continue
+            for run in self._runs_with_live(low, high, CHUNK):
+                live = np.flatnonzero(live_of(run.entries))
+                sizes = np.cumsum(run.entries["len"][live].astype(np.int64) - ovh(run.entries[live]))
+                need = max(records - taken, int(np.searchsorted(sizes, nbytes - freed)) + 1 if nbytes > freed else 0)
+                if need <= 0 or not len(live):
+                    break
+                at = min(need, len(live)) - 1
+                taken, freed, last = taken + at + 1, freed + int(sizes[at]), run.first + int(live[at])
+                if taken >= records and freed >= nbytes:
+                    break
+        return Eviction(self._last_live(last) + 1, taken, freed)
+
+    def _last_live(self, at: int | Segment) -> int:
+        """A seq, or that of the last live record of a segment."""
+        if isinstance(at, int):
+            return at
+        assert self.segments is not None
+        with self.segments.entries(at) as entries:
+            return at.first + int(np.flatnonzero(live_of(entries))[-1])
 
     def live_from(self, from_seq: int, hi: int, count: int) -> list[int]:
         """The lowest live seqs at or above `from_seq`: at least `count` of them, all if there are fewer."""

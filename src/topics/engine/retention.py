@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from topics.codec import control
 from topics.engine.core import Core, Outcome, control_frame, guarded
@@ -21,6 +22,10 @@ from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError,
 from topics.model import TopicConfig
 
 log = logging.getLogger("topics.engine")
+
+MANY: Final = 256
+MANY_BYTES: Final = 1 << 20
+"""Above that, what goes is looked up all at once rather than one by one."""
 
 
 def unexpired(core: Core, topic: Topic) -> tuple[int, int]:
@@ -83,6 +88,13 @@ def _excess(core: Core, topic: Topic) -> tuple[int, int, int]:
     if config.ttl_ms:
         records, nbytes = unexpired(core, topic)
     expired = topic.count - records
+    too_many = records - config.cap_records if config.cap_records else 0
+    too_large = nbytes - config.cap_bytes if config.cap_bytes else 0
+    if too_many > MANY or too_large > MANY_BYTES:
+        topic.forget_ahead()
+        goes = (max(too_many, 0) + expired, max(too_large, 0) + topic.bytes - nbytes)
+        found = topic.index.lowest(topic.floor, topic.head, *goes)
+        return found if found.records else (0, 0, 0)
     floor = taken = freed = 0
     while _exceeds(config.cap_records, records) or _exceeds(config.cap_bytes, nbytes):
         first = topic.take_lowest()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from tests.unit.engine import kit
 from tests.unit.engine.kit import TOPIC, Store, gap, numbers, seqs, write
+from topics.engine import retention
 from topics.errors import RecordTooLarge, TopicFull
 from topics.model import new
 
@@ -350,3 +352,35 @@ def test_a_deleted_record_below_the_floor_stays_explained_after_trimming() -> No
         engine = store.stop(stop)
         seen = kit.everything(engine)
         assert (seen.seqs, seen.ranges) == ([4, 5], [])
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("place", ["tail", "sealed", "killed"])
+def test_what_goes_is_the_same_whether_it_is_looked_up_one_by_one_or_at_once(
+    place: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[CAP-2, S-260]: floors, counts and bytes, over tails and segments, with deleted and expired records between."""
+
+    def history(many: int) -> list[object]:
+        monkeypatch.setattr(retention, "MANY", many)
+        monkeypatch.setattr(retention, "MANY_BYTES", many)
+        rng = random.Random(seed)
+        store = Store(place)
+        caps = {"cap_records": rng.choice((0, 3, 9)), "cap_bytes": rng.choice((0, 40, 200)), "ttl_ms": 5000}
+        engine = store.put(**caps)
+        seen: list[object] = []
+        for step in range(25):
+            store.clock.advance(rng.randrange(700))
+            engine.append(
+                TOPIC, [new("x" * rng.randrange(12), tag=rng.choice("ab")) for _ in range(rng.randrange(1, 14))]
+            )
+            if rng.random() < 0.2:
+                engine.delete(TOPIC, match=rng.choice("ab"))
+            if rng.random() < 0.3:
+                engine.checkpoint()
+            if step == 15:
+                engine = store.settle()
+            seen.append((numbers(engine), gap(engine.read(TOPIC, 0)), seqs(engine.read(TOPIC, 0))))
+        return seen
+
+    assert history(1 << 40) == history(-1)

@@ -40,8 +40,10 @@ log = logging.getLogger("topics.engine")
 
 LANE: Final = "stamp"
 FILES_LANE: Final = "staging"
+ATTEMPTS: Final = 3
+"""To move segments in, before whoever waits for it is told."""
 RETRY_NS: Final = 1_000_000_000
-"""Between two attempts to move segments in."""
+"""Between two attempts from then on."""
 
 Then = Callable[[], None]
 Refuse = Callable[[Any], None]
@@ -68,25 +70,24 @@ class _Made(NamedTuple):
 class _Work:
     """What is under way for one version of a writer."""
 
-    __slots__ = ("is_kept", "made", "stamper")
+    __slots__ = ("made", "stamper")
 
     def __init__(self) -> None:
         self.made: dict[Topic, _Made] = {}
         self.stamper: Stamper | None = None
-        self.is_kept = False
-        """A mark may speak of its segments: they are not ours to remove."""
 
 
 class Attacher:
     """Brings rows to topics as sealed segments."""
 
     def __init__(self, core: Core, seal: Sealing) -> None:
-        self._core = core
+        self.core = core
         self._seal = seal
         self._works: dict[Version, _Work] = {}
+        self.kept: set[str] = set()
+        """Directories of versions with segments that a mark may speak of: not ours to remove."""
         self._dirs = 0
-        self._waiting: dict[Alarm, Then] = {}
-        """Renames that are tried again later, and what gives them up."""
+        self._placing: set[_Placing] = set()
 
     # -- stamping ----------------------------------------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class Attacher:
         self._seal([topic.id for topic in rows], lambda outcome: self._stamp(version, rows, then, done))
 
     def _stamp(self, version: Version, rows: Mapping[Topic, Rows], then: Then, done: Refuse) -> None:
-        core, work = self._core, self._works[version]
+        core, work = self.core, self._works[version]
         if core.closing:
             done(EngineClosed("the engine is closing"))
             return
@@ -126,7 +127,7 @@ class Attacher:
         core.owner.aside(LANE, run, stamped)
 
     def _stamping(self, version: Version, topic: Topic, rows: Rows, now: int) -> Stamping:
-        core = self._core
+        core = self.core
         self._dirs += 1
         dir = f"{version.dir}/{paths.stamp_dir(core.run, self._dirs)}"
         chunks = tuple(StagedChunk(one.path, one.chunk.offset, one.chunk.size, one.chunk.digest) for one in rows.chunks)
@@ -157,7 +158,7 @@ class Attacher:
         def arrange() -> None:
             made = self._works[version].made
             dirs = [(topic.id, made[topic].dir) for topic in rows if made[topic].dir]
-            self._core.owner.aside(LANE, lambda: storage.arrange(self._core.fs, version.dir, dirs), arranged)
+            self.core.owner.aside(LANE, lambda: storage.arrange(self.core.fs, version.dir, dirs), arranged)
 
         def arranged(error: BaseException | None) -> None:
             if error is not None:
@@ -166,8 +167,9 @@ class Attacher:
             work = self._works[version]
             for topic in rows:
                 work.made[topic] = work.made[topic]._replace(dir="")
-            self._core.fs.point("attach.after_out")
-            then([_Attachment(self._core, work, topic, rows[topic], producer, version, answer) for topic in rows])
+            self.core.fs.point("attach.after_out")
+            made = [(topic, work.made[topic]) for topic in rows]
+            then([_Attachment(self, topic, one, rows[topic], producer, version.dir, answer) for topic, one in made])
 
         def lost() -> None:
             then([])  # whoever holds them looks whether they are still there
@@ -179,16 +181,16 @@ class Attacher:
     def _when_quiet(self, topic: Topic, then: Then) -> None:
         """Behind all tickets that are outstanding, whatever becomes of them."""
         if not topic.tickets:
-            self._core.owner.soon(then)
+            self.core.owner.soon(then)
             return
         ticket = Change(lambda lsn: then(), lambda error: then(), topic.next_seq)
-        self._core.stage(topic, None, 0, ticket, durable=False)
+        self.core.stage(topic, None, 0, ticket, durable=False)
 
     def _settle(
         self, version: Version, rows: Mapping[Topic, Rows], then: Then, lost: Then, done: Refuse, *, again: bool
     ) -> None:
         """Seal and stamp once more what moved on before it was held; now it cannot [S-288]."""
-        core = self._core
+        core = self.core
         if core.closing:
             done(EngineClosed("the engine is closing"))
             return
@@ -217,64 +219,119 @@ class Attacher:
 
     # -- behind the mark ---------------------------------------------------------------------------------------------
 
-    def place(self, tickets: Sequence[Ticket], lsn: Lsn, then: Callable[[Lsn | TopicsError], None]) -> None:
-        """The marks of a group are durable: move its segments in, then let its tickets be published."""
-        core = self._core
-        attachments = [one for one in tickets if isinstance(one, _Attachment)]
-        core.held.append(lsn)
-        core.fs.point("attach.after_mark")
+    def place(
+        self,
+        tickets: Sequence[Ticket],
+        late: Callable[[TopicsError], None],
+        lsn: Lsn,
+        then: Callable[[Lsn | TopicsError], None],
+    ) -> None:
+        """The marks of a group are durable: move its segments in, then let its tickets be published.
 
-        def move() -> None:
-            for one in attachments:
-                one.move_in()
-
-        def moved(error: BaseException | None) -> None:
-            if error is None:
-                then(lsn)
-                core.publish_ready()
-                assert all(one.settled for one in attachments), "nothing stands in front of them"
-                core.held.remove(lsn)
-            elif core.closing:
-                give_up(error)
-            else:
-                log.error("segments of a commit stay in staging for now: %s", error)
-                alarm = core.alarms.at(core.clock.monotonic_ns() + RETRY_NS, lambda: again(alarm))
-                self._waiting[alarm] = partial(give_up, error)
-
-        def again(alarm: Alarm) -> None:
-            del self._waiting[alarm]
-            core.owner.aside("files", move, moved)
-
-        def give_up(error: BaseException) -> None:
-            # The mark stays needed: the next start does what could not be done here.
-            for one in attachments:
-                one.work.is_kept = True
-            then(CommitFailed(f"the next start completes this commit: {error}"))
-
-        core.owner.aside("files", move, moved)
+        `late` is told that this takes longer than anybody should wait for.
+        """
+        self.core.held.append(lsn)
+        self.core.fs.point("attach.after_mark")
+        placing = _Placing(self.core, [one for one in tickets if isinstance(one, _Attachment)], lsn, late, then)
+        self._placing.add(placing)
+        placing.over = lambda: self._placing.discard(placing)
+        placing.go()
 
     def release(self, version: Version) -> None:
         """The commit is over, whatever came of it: what stamping has left goes."""
         work = self._works.pop(version, None)
         if work is None:
             return
-        core = self._core
-        if not work.is_kept:
-            core.owner.aside(
-                FILES_LANE,
-                lambda: storage.clear(core.fs, version.dir),
-                core.note_failure(f"removing segments from {version.dir}"),
-            )
+        core, keep_out = self.core, version.dir in self.kept
+        core.owner.aside(
+            FILES_LANE,
+            lambda: storage.clear(core.fs, version.dir, keep_out=keep_out),
+            core.note_failure(f"removing segments from {version.dir}"),
+        )
 
     def end(self) -> None:
         """The engine closes: nobody waits for segments any more."""
         for work in self._works.values():
             if work.stamper is not None:
                 work.stamper.cancel()
-        waiting, self._waiting = self._waiting, {}
-        for alarm, give_up in waiting.items():
-            alarm.cancel()
-            give_up()
+        for placing in list(self._placing):
+            placing.end()
+
+
+class _Placing:
+    """The segments of a group on their way into their topics [S-290]."""
+
+    __slots__ = ("_alarm", "_attachments", "_attempts", "_core", "_late", "_lsn", "_then", "over")
+
+    def __init__(
+        self,
+        core: Core,
+        attachments: list[_Attachment],
+        lsn: Lsn,
+        late: Callable[[TopicsError], None],
+        then: Callable[[Lsn | TopicsError], None],
+    ) -> None:
+        self._core = core
+        self._attachments = attachments
+        self._lsn = lsn
+        self._late = late
+        self._then = then
+        self._attempts = 0
+        self._alarm: Alarm | None = None
+        """Rings for the next attempt."""
+        self.over: Then = lambda: None
+
+    def go(self) -> None:
+        """Try."""
+        self._alarm = None
+        self._attempts += 1
+        self._core.owner.aside("files", self._move, self._moved)
+
+    def _move(self) -> None:
+        for one in self._attachments:
+            one.move_in()
+
+    def _moved(self, error: BaseException | None) -> None:
+        core = self._core
+        if error is None:
+            self.over()
+            for one in self._attachments:
+                one.topic.stuck = None
+            self._then(self._lsn)
+            core.publish_ready()
+            assert all(one.settled for one in self._attachments), "nothing stands in front of them"
+            core.held.remove(self._lsn)
+            return
+        level = logging.ERROR if self._attempts <= ATTEMPTS else logging.DEBUG
+        log.log(level, "segments of a commit stay in staging for now: %s", error)
+        if core.closing:
+            self._give_up()
+        elif self._attempts < ATTEMPTS:
+            self.go()
+        else:
+            if self._attempts == ATTEMPTS:
+                self._stick(refusal(error, "segments of a commit cannot be moved in now"))
+            self._alarm = core.alarms.at(core.clock.monotonic_ns() + RETRY_NS, self.go)
+
+    def _stick(self, error: TopicsError) -> None:
+        """Nobody waits for a disk that fails: what would follow the segments is refused until they are in."""
+        for one in self._attachments:
+            one.topic.stuck = error
+            self._core.refuse_line(one.topic, error)
+        self._late(error)
+
+    def end(self) -> None:
+        """The engine closes: the attempt that is under way, if there is one, is the last."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """The mark stays needed: the next start does what could not be done here."""
+        self.over()
+        for one in self._attachments:
+            one.keep()
+        self._then(CommitFailed("the engine closes; its next start completes this commit"))
 
 
 def is_sealed(topic: Topic) -> bool:
@@ -288,30 +345,28 @@ def is_sealed(topic: Topic) -> bool:
 class _Attachment(Staged):
     """The ticket of one topic's segments."""
 
-    __slots__ = ("_dir", "_made", "_name", "frame_count", "is_attached", "rows", "work")
+    __slots__ = ("_attacher", "_dir", "_made", "frame_count", "is_attached", "rows")
 
     def __init__(
         self,
-        core: Core,
-        work: _Work,
+        attacher: Attacher,
         topic: Topic,
+        made: _Made,
         rows: Rows,
         producer: Producer,
-        version: Version,
+        dir: str,
         answer: Callable[[Topic, AppendResult | Exception], None],
     ) -> None:
         write = Write(topic.name, NOTHING, None, producer, None, None)
-        made = work.made[topic]
-        super().__init__(core, topic, write, partial(answer, topic), False, made.first, made.ts)
-        self.work = work
+        super().__init__(attacher.core, topic, write, partial(answer, topic), False, made.first, made.ts)
         self.rows = rows
         self.count = rows.records
         self.total = rows.accounted
         self.is_attached = True
         self.frame_count = 1
         self._made = made
-        self._dir = version.dir
-        self._name = version.dir.rpartition("/")[2]
+        self._attacher = attacher
+        self._dir = dir
         assert sum(one.count for one in made.segments) == self.count, "what was staged is what is committed"
         assert sum(one.accounted for one in made.segments) == self.total, "what was staged is what is committed"
 
@@ -326,8 +381,8 @@ class _Attachment(Staged):
         assert named is not None
         rows = [control.AttachRow(one.first, one.count, one.data_len, one.idx_xxh3) for one in self._made.segments]
         mark = control.AttachMark(
-            topic_id=self.topic.id, dir=self._name, producer=named.id, epoch=named.epoch, first=self.seq_before,
-            count=self.count, ts=self.ts, cap_floor=self.topic.cap_floor, segments=tuple(rows),
+            topic_id=self.topic.id, dir=self._dir.rpartition("/")[2], producer=named.id, epoch=named.epoch,
+            first=self.seq_before, count=self.count, ts=self.ts, cap_floor=self.topic.cap_floor, segments=tuple(rows),
         )  # fmt: skip
         return [frame.encode_control(mark, 0, now, durable=True, more=more)]
 
@@ -359,10 +414,14 @@ class _Attachment(Staged):
         topic.apply(Attached(made.first, self.count, made.ts, topic.cap_floor, self.total, segments))
         topic.attaching = False
 
+    def keep(self) -> None:
+        """Leave its segments in `out/`."""
+        self._attacher.kept.add(self._dir)
+
     def fail(self, error: TopicsError) -> None:
         if self._core.shard(self.topic.id).state == "read_only":
             # Whether the mark is on disk is known at the next start, which needs the segments then.
-            self.work.is_kept = True
+            self.keep()
         self.topic.attaching = False
         super().fail(error)
 

@@ -70,8 +70,17 @@ class Attaching(Protocol):
         """
         ...
 
-    def place(self, tickets: Sequence[Ticket], lsn: Lsn, then: Callable[[Lsn | TopicsError], None]) -> None:
-        """The submission of these tickets is durable: do what they need before they are published."""
+    def place(
+        self,
+        tickets: Sequence[Ticket],
+        late: Callable[[TopicsError], None],
+        lsn: Lsn,
+        then: Callable[[Lsn | TopicsError], None],
+    ) -> None:
+        """The submission of these tickets is durable: do what they need before they are published.
+
+        `late` is told that this takes longer than anybody should wait for.
+        """
         ...
 
     def release(self, version: Version) -> None:

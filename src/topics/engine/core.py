@@ -339,10 +339,18 @@ class Core:
 
         What comes later waits behind it: nobody is overtaken, nobody starves.
         """
-        if topic.line or topic.framing or (quiet and topic.tickets):
+        if topic.stuck is not None:
+            done(topic.stuck)
+        elif topic.line or topic.framing or (quiet and topic.tickets):
             topic.line.append((quiet, lambda: guarded(call, done), done))
         else:
             call()
+
+    def refuse_line(self, topic: Topic, error: TopicsError) -> None:
+        """What waits in a topic's line cannot be staged any time soon."""
+        line, topic.line = topic.line, []
+        for _, _, done in line:
+            done(error)
 
     def advance(self, topic: Topic) -> None:
         """Let what waits in a topic's line go on, as far as it may."""

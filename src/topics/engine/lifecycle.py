@@ -260,6 +260,9 @@ def _delete_empty(core: Core, topic: Topic, done: Outcome) -> None:
 
 def _delete(core: Core, topic: Topic, done: Outcome) -> None:
     """Copies that the topic's routers made elsewhere stay: they are in segments before it goes [S-212 f]."""
+    if topic.stuck is not None:
+        done(topic.stuck)
+        return
     core.gates[topic.name] = []
     edges = core.routers.edges_of(topic)
     for edge in edges:

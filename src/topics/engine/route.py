@@ -104,8 +104,11 @@ class _Put:
             self._fail(outcome)
 
     def _again(self, error: object) -> None:
-        """A topic went while the router waited for its turn there."""
-        self.go_on()
+        """A topic went while the router waited for its turn there, or takes nothing now."""
+        if isinstance(error, TopicNotFound):
+            self.go_on()
+        else:
+            self._fail(error)
 
     def _log(self, source: Topic, dest: Topic) -> None:
         """In one stretch: the topic is a destination from now on, and this is where its copies begin [S-212 e]."""

@@ -151,7 +151,7 @@ class Topic:
         "delete_number_staged", "disturbed", "epoch", "extra", "followers", "framing", "head", "id", "index", "item",
         "last_consumed_ms", "last_read_ms", "last_ts", "last_write_ms", "leases", "line", "marked", "name", "needed",
         "next_seq", "recovering", "removed", "reservation", "retry", "rewritten_ms", "served", "staged_bytes",
-        "staged_records", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged", "waiters",
+        "staged_records", "stuck", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -221,6 +221,8 @@ class Topic:
         self.recovering = False
         self.removed = False
         self.checkpointing = False
+        self.stuck: TopicsError | None = None
+        """Why nothing can be staged: segments that are committed cannot be moved in [S-290]."""
         self.attaching = False
         """Segments are about to follow its last one: no checkpoint takes it by itself [S-288]."""
         self.rewritten_ms = 0

@@ -34,7 +34,7 @@ from topics.engine import append as appending
 from topics.engine import lifecycle, retention
 from topics.engine.admission import Turn
 from topics.engine.bring import Brought
-from topics.engine.core import Core, Outcome, guarded
+from topics.engine.core import Core, Outcome, Placing, guarded
 from topics.engine.dedupe import Pair, Pending, Verdict
 from topics.engine.records import Given, Prepared, prepare
 from topics.engine.share import Share
@@ -299,6 +299,8 @@ def abort(core: Core, id: str, version: int, done: Outcome) -> None:
 
     if core.closing:
         done(EngineClosed("the engine is closing"))
+    elif id in core.writers.stuck:
+        done(core.writers.stuck[id])
     else:
         core.writers.begin(id, at_its_turn)
 
@@ -415,6 +417,9 @@ def commit(core: Core, asked: Commit, done: Outcome, check: Check = lambda topic
     """Publish what is staged under the named parts, all or none; answers a `CommitResult` once it is durable."""
     if core.closing:
         done(EngineClosed("the engine is closing"))
+        return
+    if asked.id in core.writers.stuck:
+        done(core.writers.stuck[asked.id])
         return
     working = _Committing(core, asked, check, done)
     core.writers.begin(asked.id, working.begin)
@@ -600,6 +605,9 @@ class _Committing:
                 self._hold()
 
         def lost(error: TopicsError) -> None:
+            if not isinstance(error, TopicNotFound):
+                self._over(error)
+                return
             self._release()
             # It was deleted: whether it is created anew is decided like at the beginning.
             guarded(self._resolve, self._over)
@@ -805,13 +813,7 @@ class _Committing:
             if is_last:
                 self._pending = core.producers.stage(0, self._producer, now)
             self._ts = now
-            attached = any(one.is_attached for one in brought)
-            place = (
-                partial(core.attaching.place, [ticket for _, ticket, _ in places])
-                if attached and core.attaching
-                else None
-            )
-            core.stage_together(shard, places, frames, count, self._logged, place)
+            core.stage_together(shard, places, frames, count, self._logged, self._place(places, brought))
         except TopicsError:
             for one, last_ts in reversed(staged):
                 one.unstage(last_ts)
@@ -821,6 +823,19 @@ class _Committing:
             self._take_again(brought)
             raise
         log.debug("committing version %d of %r: %d bytes", self._asked.version, self._asked.id, frames_bytes(frames))
+
+    def _place(self, places: list[tuple[Topic, Ticket, int | None]], brought: list[Brought]) -> Placing | None:
+        """What segments that are attached still need behind their mark."""
+        attaching = self._core.attaching
+        if attaching is None or not any(one.is_attached for one in brought):
+            return None
+        return partial(attaching.place, [ticket for _, ticket, _ in places], self._late)
+
+    def _late(self, error: TopicsError) -> None:
+        """It is durable and cannot be shown yet: whoever waits is told to ask again [TXN-10]."""
+        done, self._done = self._done, lambda outcome: None
+        self._core.writers.stuck[self._asked.id] = error
+        done(error)
 
     def _give_back(self, brought: list[Brought]) -> None:
         """What is staged counts by itself."""
@@ -913,6 +928,7 @@ class _Committing:
                 core.attaching.release(self._version)
             self._version.held = False
             self._version.used_ms = core.clock.now_ms()
+        core.writers.stuck.pop(self._asked.id, None)
         _next(core, self._asked.id)
         self._done(outcome)
 

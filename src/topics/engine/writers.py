@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from topics.errors import TopicsError
 from topics.model import CommittedTopic
 
 
@@ -30,6 +31,8 @@ class Writers:
     def __init__(self) -> None:
         self.newest: dict[str, Newest] = {}
         """Of writers that have a committed version."""
+        self.stuck: dict[str, TopicsError] = {}
+        """Writers whose commit is durable and cannot be shown yet, and why [S-290]."""
         self._lines: dict[str, deque[Callable[[], None]]] = {}
 
     def begin(self, id: str, call: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from topics import paths
 from topics.codec import control
-from topics.fs import Fs, ensure_dir
+from topics.fs import Fs, close_quietly, ensure_dir
 from topics.storage.descriptor import Claim, Segment
 from topics.storage.stamp import Stamped
 
@@ -45,14 +45,19 @@ def arrange(fs: Fs, staged_dir: str, stamped: Iterable[tuple[int, str]]) -> None
         fs.sync_dir(dir)
 
 
-def move_in(fs: Fs, out: str, topic_dir: str, firsts: Iterable[int]) -> None:
-    """Rename segments into their topic, ascending, the `.idx` of each last; the names are durable when it is done."""
+def move_in(fs: Fs, out: str, topic_dir: str, firsts: Iterable[int], *, synced: bool = True) -> None:
+    """Rename segments into their topic, ascending, the `.idx` of each last; the names are durable when it is done.
+
+    `synced` says that the files are known to be; at a start, only the process that has gone could say so.
+    """
     ensure_dir(fs, topic_dir)
     there = set(fs.listdir(out)) if fs.exists(out) else set()
     for first in firsts:
         for kind in ("data", "tag", "idx"):
             name = paths.segment(first, kind)
             if name in there:
+                if not synced:
+                    _sync(fs, f"{out}/{name}")
                 fs.rename(f"{out}/{name}", f"{topic_dir}/{name}")
                 fs.point("attach.mid_rename")
     fs.sync_dir(topic_dir)
@@ -68,7 +73,15 @@ def finish(fs: Fs, staging_root: str, topic_dir: str, marks: Iterable[control.At
     for mark in marks:
         out = out_dir(f"{staging_root}/{mark.dir}", mark.topic_id)
         if paths.parse_staging_dir(mark.dir) is not None and fs.exists(out):
-            move_in(fs, out, topic_dir, [row.first for row in mark.segments])
+            move_in(fs, out, topic_dir, [row.first for row in mark.segments], synced=False)
+
+
+def _sync(fs: Fs, path: str) -> None:
+    file = fs.open(path, "rw")
+    try:
+        file.fsync()
+    finally:
+        close_quietly(file)
 
 
 def reached(ckpt_seq: int, claim: Claim, marks: Iterable[control.AttachMark]) -> tuple[int, Claim]:
@@ -104,15 +117,18 @@ def remove(fs: Fs, dir: str) -> None:
         fs.rmdir(dir)
 
 
-def clear(fs: Fs, staged_dir: str) -> None:
-    """Unlink everything that stamping has left in the directory of a version, and that if it is empty then."""
+def clear(fs: Fs, staged_dir: str, *, keep_out: bool = False) -> None:
+    """Unlink everything that stamping has left in the directory of a version, and that if it is empty then.
+
+    `keep_out`: a mark may speak of what is in `out/`.
+    """
     if not fs.exists(staged_dir):
         return
     for name in fs.listdir(staged_dir):
         path = f"{staged_dir}/{name}"
         if paths.parse_stamp_dir(name) is not None:
             remove(fs, path)
-        elif name == paths.OUT_DIR:
+        elif name == paths.OUT_DIR and not keep_out:
             for topic in fs.listdir(path):
                 if paths.parse_topic_dir(topic) is not None:
                     remove(fs, f"{path}/{topic}")

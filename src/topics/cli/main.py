@@ -58,6 +58,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("serve", "run the server", "topics.cli.serve"),
     Command("wal", "look into a write-ahead log, verify it, dump it, or see one recover", "topics.cli.wal"),
     Command("doctor", "check every file of a store and say what to do; mend a damaged log", "topics.cli.doctor"),
+    Command("export", "write topics to a Parquet, Arrow, CSV or JSON lines file", "topics.cli.export"),
 )
 
 # What to do next, by error code; the branch of the error decides when a code has no line of its own.
@@ -75,6 +76,8 @@ HINTS = {
     "optimized": "run Python without -O and without PYTHONOPTIMIZE",
     "internal": "this is a bug; --debug shows where it happened",
 }
+TOLD = ("code", "what")
+"""Fields of an error that its line has already."""
 _BRANCH_HINTS: tuple[tuple[type[TopicsError], str], ...] = (
     (CallerError, "correct the call and run it again"),
     (TimingError, "nothing is wrong with the call; try again later"),
@@ -176,7 +179,7 @@ class _Optimized(TopicsError):
 
 def _report(error: Exception, as_json: bool) -> None:
     code = _code(error)
-    message = " ".join(str(error).split()) or type(error).__name__
+    message = " ".join(str(getattr(error, "what", error)).split()) or type(error).__name__
     # Paths and names are anyone's bytes: what would steer a terminal is shown, not sent.
     message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
     if as_json:
@@ -197,6 +200,8 @@ def _code(error: Exception) -> str:
 def _hint(error: Exception, code: str) -> str:
     if isinstance(error, UsageError):
         return f"{error.prog} --help shows what is accepted"
+    if isinstance(own := getattr(error, "hint", None), str):
+        return own
     if code in HINTS:
         return HINTS[code]
     return next((hint for branch, hint in _BRANCH_HINTS if isinstance(error, branch)), HINTS["internal"])
@@ -209,7 +214,9 @@ def _detail(error: Exception) -> dict[str, object] | None:
     fields: dict[str, object] = {
         name: value
         for name, value in vars(error).items()
-        if not name.startswith("_") and isinstance(value, (str, int, float, bool, type(None)))
+        if not name.startswith("_")
+        and name not in ("code", "what")
+        and isinstance(value, (str, int, float, bool, type(None)))
     }
     return fields or None
 

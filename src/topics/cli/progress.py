@@ -14,8 +14,12 @@ PLAIN_EVERY_NS = 5_000_000_000
 class Progress:
     """Tells on stderr how far a command has come; says so too when it is interrupted."""
 
-    def __init__(self, label: str, *, silent: bool, clock: Clock | None = None, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, label: str, *, silent: bool, unit: str = "files", clock: Clock | None = None,
+        stream: TextIO | None = None,
+    ) -> None:  # fmt: skip
         self._label = label
+        self._unit = unit
         self._silent = silent
         self._clock = SystemClock() if clock is None else clock
         self._stream = sys.stderr if stream is None else stream
@@ -38,7 +42,7 @@ class Progress:
             self._write("", last=False)
 
     def add(self, size: int) -> None:
-        """One more file is done."""
+        """One more file, or whatever the unit is, is done."""
         self.files += 1
         self.bytes += size
         now = self._clock.monotonic_ns()
@@ -48,7 +52,7 @@ class Progress:
         self._write(self._text(), last=not self._terminal)
 
     def _text(self) -> str:
-        return f"{self._label}: {self.files} files, {self.bytes / 1e6:.0f} MB done"
+        return f"{self._label}: {self.files} {self._unit}, {self.bytes / 1e6:.0f} MB done"
 
     def _write(self, text: str, *, last: bool) -> None:
         self._shown = True

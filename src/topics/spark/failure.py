@@ -11,19 +11,17 @@ from topics.errors import TopicsError
 
 
 class SourceError(TopicsError):
-    """Something the user has to know, in one line."""
+    """Something the user has to know, in one line; its code is that of what happened."""
 
-    code = "spark_source"
-
-    def __init__(self, code: str, what: str, todo: str) -> None:
-        super().__init__(code, what, todo)
-        self.reason = code
+    def __init__(self, code: str, what: str, hint: str) -> None:
+        super().__init__(code, what, hint)
+        self.code = code  # type: ignore[misc]
         self.what = " ".join(what.split())
-        self.todo = todo
+        self.hint = hint
 
     @property
     def line(self) -> str:
-        return f"topics: {self.reason}: {self.what} — {self.todo}"
+        return f"topics: {self.code}: {self.what} — {self.hint}"
 
     def __str__(self) -> str:
         return self.line
@@ -39,7 +37,7 @@ class InSpark(SourceError):
 def in_spark(error: Exception) -> Exception:
     """What to raise inside Spark for an error: our own line where it is one of ours, else the error itself."""
     if isinstance(error, SourceError):
-        return InSpark(error.reason, error.what, error.todo)
+        return InSpark(error.code, error.what, error.hint)
     if isinstance(error, TopicsError):
         return InSpark(error.code, str(error), "check the store with `topics doctor`")
     if isinstance(error, OSError):

@@ -13,6 +13,7 @@ or the server: deleted records are absent, given up ones are lost. Any thread, n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -40,65 +41,70 @@ def plan_read(fs: Fs, options: ReadOptions, now_ms: int) -> list[Partition]:
 
 def read_partition(fs: Fs, partition: Partition) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, in order of its pieces; never an empty batch."""
-    source = partition.source
-    layout = Layout(source.options.columns, source.options.binary, source.options.meta_json)
-    has_files = same_store(fs, source)
-    for topic, rows in _by_topic(fs, partition, layout, has_files):
-        for batch in _policed(topic, rows, source, layout):
-            if batch.num_rows:
-                yield batch
+    reading = Reading(fs, partition.source)
+    try:
+        for topic, pieces in groupby(partition.pieces, key=lambda piece: piece.item.name):
+            rows = (row for piece in pieces for row in _piece(reading, piece))
+            for batch in _policed(topic, rows, reading):
+                if batch.num_rows:
+                    yield batch
+    finally:
+        reading.close()
 
 
-def _by_topic(fs: Fs, partition: Partition, layout: Layout, has_files: bool) -> Iterator[tuple[str, Iterator[Rows]]]:
-    """The rows of each topic: gaps are told over the borders of pieces."""
-    at = 0
-    while at < len(partition.pieces):
-        item = partition.pieces[at].item
-        end = at
-        while end < len(partition.pieces) and partition.pieces[end].item.id == item.id:
-            end += 1
-        pieces = partition.pieces[at:end]
-        yield item.name, (row for piece in pieces for row in _piece(fs, partition.source, piece, layout, has_files))
-        at = end
+class Reading:
+    """What the pieces of a partition are read with: the directory of the plan, and the server behind it."""
+
+    def __init__(self, fs: Fs, source: Source) -> None:
+        self.fs = fs
+        self.source = source
+        self.options = source.options
+        self.layout = Layout(source.options.columns, source.options.binary, source.options.meta_json)
+        self.has_files = same_store(fs, source)
+        self._remote: Remote | None = None
+
+    @property
+    def path(self) -> str:
+        assert self.source.data_dir is not None
+        return self.source.data_dir
+
+    def cold_path(self) -> str:
+        return cold_folder(self.fs, self.source.cold, self.source.store)
+
+    def remote(self) -> Remote:
+        if self._remote is None:
+            self._remote = Remote.of(self.options)
+        return self._remote
+
+    def close(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
 
 
-def _piece(fs: Fs, source: Source, piece: Piece, layout: Layout, has_files: bool) -> Iterator[Rows]:
+def _piece(reading: Reading, piece: Piece) -> Iterator[Rows]:
     if piece.lost is not None:
         yield Lost(*piece.lost, "retention had passed this start")
     if piece.stretch.first > piece.stretch.last:
         return
-    if has_files and not piece.stretch.remote:
-        yield from _from_files(fs, source, piece, layout)
-    elif source.options.url is not None:
-        yield from Remote.of(source.options).rows(piece, source.options, layout)
+    if reading.has_files and not piece.stretch.remote:
+        yield from _from_files(reading, piece)
+    elif reading.options.url is not None:
+        yield from reading.remote().rows(piece, reading.options, reading.layout)
     else:
         raise SourceError(
             "no_store",
-            f"{source.data_dir} is not the store that was planned, or cannot be reached from here",
+            f"{reading.source.data_dir} is not the store that was planned, or cannot be reached from here",
             "every machine that reads needs the directory at the same path",
         )
 
 
-class Files:
-    """The directory of a plan."""
-
-    def __init__(self, fs: Fs, source: Source) -> None:
-        assert source.data_dir is not None
-        self.fs = fs
-        self.path = source.data_dir
-        self._source = source
-
-    def cold_path(self) -> str:
-        return cold_folder(self.fs, self._source.cold, self._source.store)
-
-
-def _from_files(fs: Fs, source: Source, piece: Piece, layout: Layout) -> Iterator[Rows]:
-    options, stretch = source.options, piece.stretch
+def _from_files(reading: Reading, piece: Piece) -> Iterator[Rows]:
+    options, layout, stretch = reading.options, reading.layout, piece.stretch
     told_deletes = options.include_deleted and options.all_kept
     wanted = Wanted(
         piece.min_ts, options.verify, options.tags, stretch.pending, told_deletes, piece.max_ts
     )  # fmt: skip
-    view = TopicView(Files(fs, source), piece.item)
+    view = TopicView(reading, piece.item)
     at = max(stretch.first, view.evict_floor)
     try:
         for told in view.tell(stretch.first, stretch.last, wanted):
@@ -107,7 +113,7 @@ def _from_files(fs: Fs, source: Source, piece: Piece, layout: Layout) -> Iterato
                 continue
             at = told.last + 1
             if isinstance(told, Gap):
-                yield from _missing(fs, source, piece.item, told)
+                yield from _missing(reading, piece.item, told)
             else:
                 yield from _records(piece.item.name, told, options, layout)
     except TopicsError as error:
@@ -133,11 +139,11 @@ def _records(topic: str, batch: Batch, options: ReadOptions, layout: Layout) -> 
         return
 
 
-def _missing(fs: Fs, source: Source, item: TopicItem, gap: Gap) -> Iterator[Lost]:
+def _missing(reading: Reading, item: TopicItem, gap: Gap) -> Iterator[Lost]:
     if gap.reason != DROPPED:
         yield Lost(gap.first, gap.last, arrow.REASONS[gap.reason], gap.detail)
         return
-    floors = _floors_now(fs, source, item)
+    floors = _floors_now(reading, item)
     if floors is None:
         yield Lost(gap.first, gap.last, "recreated", "the topic was deleted since the read was planned")
         return
@@ -151,24 +157,23 @@ def _missing(fs: Fs, source: Source, item: TopicItem, gap: Gap) -> Iterator[Lost
         yield Lost(beyond, gap.last, reason, "dropped since the read was planned")
 
 
-def _floors_now(fs: Fs, source: Source, item: TopicItem) -> Floors | None:
+def _floors_now(reading: Reading, item: TopicItem) -> Floors | None:
     """The floors of an instance as they are now; None if it is gone."""
-    if source.options.url is not None:
-        return Remote.of(source.options).floors(item)
-    assert source.data_dir is not None
-    for topic in StoreView(fs, source.data_dir).topics():
+    if reading.options.url is not None:
+        return reading.remote().floors(item)
+    for topic in StoreView(reading.fs, reading.path).topics():
         if topic.id == item.id:
             return Floors(topic.item.cap_floor, topic.item.ttl_floor, topic.item.delete_below)
     return None
 
 
-def _policed(topic: str, rows: Iterator[Rows], source: Source, layout: Layout) -> Iterator[pa.RecordBatch]:
+def _policed(topic: str, rows: Iterator[Rows], reading: Reading) -> Iterator[pa.RecordBatch]:
     """Batches alone: what is lost is told, passed over or raised."""
-    policy, held = source.options.on_data_loss, None
+    policy, layout, held = reading.options.on_data_loss, reading.layout, None
     for one in rows:
         if isinstance(one, Lost):
             if policy == "fail":
-                raise _failure(topic, one, source)
+                raise _failure(topic, one, reading.source)
             if policy == "emit":
                 if held is not None and held.last + 1 == one.first and held.reason == one.reason:
                     held = held._replace(last=one.last)

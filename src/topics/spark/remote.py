@@ -110,7 +110,7 @@ class Remote:
         try:
             told = self._plan(f"{base}?pin_ms={pin_ms}" if pin_ms else base)
         except SourceError as error:
-            if not pin_ms or error.reason in ("topic_not_found", "unauthorized", "forbidden", "unreachable"):
+            if not pin_ms or error.code in ("topic_not_found", "unauthorized", "forbidden", "unreachable"):
                 raise
             told = self._plan(base)  # all pins are taken: files that vanish are found again by their index
         page = told
@@ -125,7 +125,7 @@ class Remote:
         try:
             told = self._plan(f"/v0/topics/{quote(item.name, safe='')}/segments?limit=1")
         except SourceError as error:
-            if error.reason == "topic_not_found":
+            if error.code == "topic_not_found":
                 return None
             raise
         return _floors(told) if (told["id"], told["epoch"]) == (item.id, item.epoch) else None

@@ -1,0 +1,175 @@
+"""A running server as a source: sealed files directly, the rest by diff, exact at the time of the plan."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.kit import Running, running
+from tests.unit.spark.kit import METAS, NODES, TAGS, VALUES, rows
+from topics.fs import Fs, OsFs
+from topics.spark.failure import SourceError
+from topics.spark.options import parse_read
+from topics.spark.plan import Partition
+from topics.spark.reader import plan_read
+from topics.testing import SimFs
+
+ENV = {"TOPICS_SEGMENT_MAX_EVENTS": "7", "TOPICS_CHECKPOINT_MS": "3600000"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Running]:
+    """A server that checkpoints only when told."""
+    with running(tmp_path / "store", ENV) as one:
+        yield one
+
+
+def planned(fs: Fs, server: Running, **options: str) -> list[Partition]:
+    return plan_read(fs, parse_read({"url": server.url, "meta": "json", **options}), 0)
+
+
+def written(client: httpx.Client, seed: int, name: str = "t") -> None:
+    """Several writes with deletes and checkpoints between them; the last records lie in no segment."""
+    pick = random.Random(seed)
+    for _ in range(6):
+        body = []
+        for _ in range(pick.randint(1, 30)):
+            named = {"tag": pick.choice(TAGS), "node": pick.choice(NODES[:4]), "meta": pick.choice(METAS)}
+            body.append({"data": pick.choice(VALUES)} | {key: value for key, value in named.items() if value})
+        answer = client.post(f"/v0/topics/{name}", json={"records": body})
+        assert answer.status_code in (200, 201), answer.text
+        head = answer.json()["head_seq"]
+        if pick.random() < 0.6:
+            client.post("/v0/checkpoint")
+        client.post(f"/v0/topics/{name}/delete", json={"seqs": pick.sample(range(1, head + 1), min(head, 4))})
+
+
+def by_diff(client: httpx.Client, name: str = "t") -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    at = 0
+    while True:
+        page = client.post(f"/v0/topics/{name}/diff", json={"from_seq": at, "include_tags": True}).json()
+        found += [
+            (name, one["$seq"], one["$ts"], one.get("$node"), one.get("$tag"), one["data"]) for one in page["records"]
+        ]
+        at = page["next_from_seq"]
+        if page["caught_up"]:
+            return found
+
+
+def told(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(row["topic"], row["seq"], row["ts"], row["node"], row["tag"], json.loads(row["data"])) for row in found]
+
+
+@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "diff"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_are_those_of_a_diff(server: Running, seed: int, fs: Fs) -> None:
+    """K-11: with files and without; a simulated disk has none of the server's."""
+    with server.client() as client:
+        client.put("/v0/topics/t", json={"durable": True})
+        written(client, seed)
+        written(client, seed, "other")
+        for small in ({}, {"partitionBytes": "900"}):
+            parts = planned(fs, server, topics="t,other", **small)
+            assert any(not one.stretch.remote for part in parts for one in part.pieces) == isinstance(fs, OsFs)
+            assert told(rows(fs, parts)) == by_diff(client) + by_diff(client, "other")
+        assert told(rows(fs, planned(fs, server, subscribePattern="o.*"))) == by_diff(client, "other")
+
+
+@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "diff"])
+def test_options_select_the_same_rows_as_from_files(server: Running, fs: Fs) -> None:
+    """K-12"""
+    with server.client() as client:
+        client.put("/v0/topics/t", json={"durable": True})
+        written(client, 5)
+        live = by_diff(client)
+    middle = live[len(live) // 2]
+    for options, keeps in (
+        ({"startingSeq": "5", "endingSeq": str(middle[1])}, lambda row: 5 <= row[1] <= middle[1]),
+        ({"startingTimestamp": str(middle[2])}, lambda row: row[2] >= middle[2]),
+        ({"endingTimestamp": str(middle[2])}, lambda row: row[2] <= middle[2]),
+        ({"tags": "a:*,b"}, lambda row: row[4] is not None and (row[4].startswith("a:") or row[4] == "b")),
+        ({"node": "dock-7"}, lambda row: row[3] == "dock-7"),
+    ):
+        assert told(rows(fs, planned(fs, server, topics="t", **options))) == [row for row in live if keeps(row)]
+
+
+@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "diff"])
+def test_a_plan_is_kept_whatever_comes_later(server: Running, fs: Fs) -> None:
+    """K-11: nothing newer, nothing deleted; deleted rows are told if asked for."""
+    with server.client() as client:
+        client.put("/v0/topics/t", json={"durable": True})
+        client.post("/v0/topics/t", json={"records": [{"data": n} for n in range(1, 31)]})
+        client.post("/v0/checkpoint")
+        client.post("/v0/topics/t", json={"records": [{"data": n} for n in range(31, 41)]})
+        client.post("/v0/topics/t/delete", json={"seqs": [3, 35]})
+        parts = planned(fs, server, topics="t", includeDeleted="true")
+        client.post("/v0/topics/t/delete", json={"seqs": [7, 38]})
+        client.post("/v0/topics/t", json={"records": [{"data": n} for n in range(41, 60)]})
+        client.post("/v0/checkpoint")
+    found = rows(fs, parts)
+    live = [row["seq"] for row in found if row["kind"] == "record"]
+    assert live == [seq for seq in range(1, 41) if seq not in (3, 7, 35, 38)]
+    assert sorted(row["seq"] for row in found if row["kind"] == "deleted") == [3, 7, 35, 38]
+
+
+@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "diff"])
+def test_what_retention_took_is_lost(server: Running, fs: Fs) -> None:
+    """K-10: before the plan for an explicit start, after it for everybody."""
+    with server.client() as client:
+        client.put("/v0/topics/t", json={"durable": True})
+        client.post("/v0/topics/t", json={"records": [{"data": n} for n in range(1, 31)]})
+        client.post("/v0/checkpoint")
+        before = planned(fs, server, topics="t", onDataLoss="emit", pinMs="0")
+        client.put("/v0/topics/t", json={"durable": True, "cap_records": 10})
+        client.post("/v0/topics/t", json={"records": [{"data": 31}]})
+        client.post("/v0/checkpoint")
+        assert [row["seq"] for row in rows(fs, planned(fs, server, topics="t"))] == list(range(22, 32))
+        with pytest.raises(SourceError, match=r"data_loss: t: seqs 4 to 21 are missing \(cap\)"):
+            rows(fs, planned(fs, server, topics="t", startingSeq="4"))
+        found = rows(fs, before)
+    gone = [(row["seq"], row["gap_to"], row["reason"]) for row in found if row["kind"] == "gap"]
+    live = [row["seq"] for row in found if row["kind"] == "record"]
+    assert live[-1] == 30
+    assert {seq for first, last, _ in gone for seq in range(first, last + 1)} == set(range(1, live[0]))
+    assert {reason for *_, reason in gone} <= {"cap"}
+
+
+def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(server: Running) -> None:
+    """K-11: a plan is of one instance."""
+    with server.client() as client:
+        client.post("/v0/topics/t", json={"records": [{"data": 1}, {"data": 2}]})
+        parts = planned(SimFs(), server, topics="t")
+        client.delete("/v0/topics/t")
+        client.post("/v0/topics/t", json={"records": [{"data": 3}, {"data": 4}]})
+        with pytest.raises(SourceError, match=r"^topics: recreated: t was deleted, or made anew"):
+            rows(SimFs(), parts)
+
+
+def test_bad_servers_keys_and_names_are_told_in_one_line(tmp_path: Path) -> None:
+    """K-15"""
+    with running(tmp_path / "store", {"TOPICS_API_KEYS": "secret-key-0123456789:read"}) as server:
+        with pytest.raises(SourceError, match=r"^topics: unauthorized: http.* — set `apiKey` or `apiKeyFile`"):
+            planned(SimFs(), server, topics="t")
+        with pytest.raises(SourceError, match=r"^topics: topic_not_found: http.* — create the topic"):
+            planned(SimFs(), server, topics="t", apiKey="secret-key-0123456789")
+        url = server.url
+    with pytest.raises(SourceError, match=r"^topics: unreachable: http.* — start the server"):
+        plan_read(SimFs(), parse_read({"url": url, "topics": "t"}), 0)
+    with pytest.raises(SourceError, match=r"^topics: invalid_option: url: 'nonsense' is no address"):
+        plan_read(SimFs(), parse_read({"url": "nonsense", "topics": "t"}), 0)
+
+
+def test_many_topics_are_read_although_pins_run_out(server: Running) -> None:
+    """A-8: 64 pins at most; the rest is read without one."""
+    with server.client() as client:
+        for n in range(70):
+            client.post(f"/v0/topics/n{n:02}", json={"records": [{"data": n}]})
+        found = rows(OsFs(), planned(OsFs(), server, subscribePattern="n.*"))
+    assert [row["data"] for row in found] == [str(n) for n in range(70)]

@@ -523,6 +523,8 @@ class ReadResult(msgspec.Struct, frozen=True):
     tombstone: Gap | None = None
     scanned: int = 0
     """Seqs that were looked at, delivered or not."""
+    cold_segments_read: int = 0
+    """Records whose bytes had to be fetched from the cold tier for this read [S-322]."""
 
     @property
     def caught_up(self) -> bool:

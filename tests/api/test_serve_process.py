@@ -166,7 +166,7 @@ def test_a_keys_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None
         (["--tls-cert", str(TLS / "one.crt")], {}, "TOPICS_TLS_KEY: not set"),
         (["--tls-cert", str(TLS / "one.crt"), "--tls-key", str(TLS / "two.key")], {}, "no usable pair"),
         (["--tls-cert", str(TLS / "one.crt"), "--tls-key", "none"], {}, "cannot be read"),
-        (["--cold", "attic"], {}, "TOPICS_COLD_DIR: this version has no cold tier"),
+        (["--cold", "s3://key:secret@bucket"], {}, "a URL with credentials in it"),
         (["--kernel", "native"], {}, "TOPICS_KERNEL: this version has no native kernel"),
     ],
 )

@@ -32,7 +32,7 @@ from topics.engine.topic import Topic
 from topics.errors import EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs, ensure_dir
 from topics.storage.cycle import Cycle
-from topics.storage.descriptor import room
+from topics.storage.descriptor import Segment, room
 from topics.storage.shard import Shard
 from topics.storage.tail import OFFSET_BITS, DeadRun, Entries, EntryRun, GapRun, unpack, wal_lengths
 from topics.storage.walread import WalReader
@@ -89,7 +89,7 @@ class _Job:
         self.derived = index.derived.copy()
         self.settles = len(topic.needed)
         """Delete frames that the cycle makes unnecessary."""
-        self.unsettled = any(one.busy and len(one.pending) for one in index.segments.segments)
+        self.unsettled = any(_holds_deletes(one) for one in index.segments.segments)
         """A segment in other hands keeps its marks: they are not on disk behind this cycle."""
         if self.unsettled:
             self.settles = 0
@@ -269,6 +269,11 @@ class _Job:
         assert self.topic.index.segments is not None
         self.topic.index.segments.abandon(self.cycle)
         self.topic.checkpointing = False
+
+
+def _holds_deletes(one: Segment) -> bool:
+    """Whether deletes are to reach a segment that this cycle does not write: their frames are still needed [S-158]."""
+    return one.untagged or ((one.busy or one.unindexed) and bool(len(one.pending)))
 
 
 def _stretches(locations: np.ndarray) -> Iterator[tuple[int, int, bool]]:

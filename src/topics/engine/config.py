@@ -33,6 +33,7 @@ class EngineConfig(Settings):
     queue_bytes: int = 64 << 20
     rewrite_min_bytes: int = 1 << 20
     rewrite_every_ms: int = 10_000
+    relocate_ms: int = 5_000
 
     def __post_init__(self) -> None:
         known = {row.field: row for row in TABLE}

@@ -21,6 +21,7 @@ from topics.codec import control, frame
 from topics.engine.admission import Admission
 from topics.engine.alarms import Alarms
 from topics.engine.bring import Attaching
+from topics.engine.cold import Cold
 from topics.engine.config import EngineConfig
 from topics.engine.dedupe import IdempotencyKeys, Producers
 from topics.engine.load import Load
@@ -89,6 +90,7 @@ class Core:
         self.wal: Shards | None = None
         self.maps = MapCache(fs, config.max_maps, config.segment_mmap)
         self.recent = RecentFrames(config.recent_cache_bytes)
+        self.cold = Cold(owner, clock, config.cold_cache_bytes)
         self.keys = IdempotencyKeys(config.idempotency_max_entries, config.idempotency_max_bytes)
         self.producers = Producers(config.max_producers, config.producer_ttl_ms)
         self.writers = Writers()

@@ -25,6 +25,7 @@ from topics.engine.records import Prepared
 from topics.engine.topic import DEAD_LETTER, Topic
 from topics.errors import LimitReached, RecordTooLarge, TopicFull
 from topics.storage.segread import Absent
+from topics.storage.tiers.blocks import ColdRead, NeedsBlocks
 
 log = logging.getLogger("topics.engine")
 
@@ -49,27 +50,35 @@ def move(core: Core, topic: Topic, due: Sequence[Due], then: Callable[[], None])
         if not left:
             then()
 
-    def begin(at: int) -> None:
+    def begin(at: int, cold: ColdRead) -> None:
         """One write after another is begun, each in a stretch of its own; none waits for the one before [P-10]."""
         nonlocal left
-        letters = [] if topic.removed else _read(topic, due[at : at + BATCH])
+        try:
+            letters = [] if topic.removed else _read(topic, due[at : at + BATCH], cold)
+        except NeedsBlocks as needed:
+            core.cold.fetch(cold, needed.wanted, lambda: begin(at, cold))
+            return
         if at + BATCH < len(due):
             left += 1
-            core.owner.soon(lambda: begin(at + BATCH))
+            core.owner.soon(lambda: begin(at + BATCH, core.cold.read()))
         if letters:
             left += 1
             _move(core, topic, letters, one_done)
         one_done()
 
-    begin(0)
+    begin(0, core.cold.read())
 
 
-def _read(topic: Topic, due: Sequence[Due]) -> list[_Letter]:
+def _read(topic: Topic, due: Sequence[Due], cold: ColdRead) -> list[_Letter]:
     """The jobs themselves; what cannot be read now is tried again later."""
     if not due:
         return []
     try:
-        frames = topic.index.frames([one.seq for one in due])
+        frames = topic.index.frames([one.seq for one in due], cold)
+    except NeedsBlocks:
+        if cold.failed is None:
+            raise
+        frames = [Absent.UNREADABLE] * len(due)
     except OSError as error:
         log.warning("topic %r: dead letters cannot be read: %s", topic.name, error)
         frames = [Absent.UNREADABLE] * len(due)

@@ -38,6 +38,7 @@ from topics.engine.pins import PIN_MS_MAX
 from topics.engine.reclaim import Rewriter
 from topics.engine.records import Given
 from topics.engine.rederive import rederive
+from topics.engine.relocate import Relocator
 from topics.engine.settle import ReadyMark
 from topics.engine.snapshot import Rows, Snapshots
 from topics.engine.subscribe import Receiver, Subscription
@@ -75,6 +76,8 @@ from topics.storage.owner import InlineOwner, LockedOwner, LoopOwner
 from topics.storage.shards import Recovered, Shards, group_dir, group_keys
 from topics.storage.snapshot import SnapshotStore
 from topics.storage.tail import WalFiles
+from topics.storage.tiers.open import open_root
+from topics.storage.tiers.store import ColdRoot
 
 log = logging.getLogger("topics.engine")
 
@@ -129,6 +132,7 @@ class Engine:
         self._checkpointer: Checkpointer | None = None
         core.serve = forward.serve
         self._rewriter = Rewriter(core)
+        self._relocator = Relocator(core)
         self._timer: Timer | LoopTimer | None = None
         self._progress = 0.0
         self._due: dict[str, int] = {}
@@ -156,10 +160,12 @@ class Engine:
         salvage: bool = False,
         progress: Callable[[float], None] | None = None,
         owner: LoopOwner | None = None,
+        cold: ColdRoot | None = None,
     ) -> Engine:
         """Open the store in a directory, made if missing; `None` is a store in memory [S-351].
 
-        With an `owner` the engine is for an event loop: see `lend_to`.
+        With an `owner` the engine is for an event loop: see `lend_to`. `cold` is a tier that is used instead of the
+        one that `cold_dir` names.
         """
         settings = EngineConfig.of(config or EngineConfig())
         owns: InlineOwner | LockedOwner = owner or (LockedOwner() if clock is None else InlineOwner())
@@ -168,6 +174,9 @@ class Engine:
         engine = cls(core, owns)
         if path is not None:
             core.boot = boot_id or (machine_boot_id() if fs is None else "boot-0")
+            if cold is None and settings.cold_dir is not None:
+                cold = open_root(settings.cold_dir, core.fs)
+            core.cold.root = cold
             try:
                 engine._recover(assume_crash=assume_crash or settings.assume_crash, salvage=salvage, tell=progress)
             except BaseException:
@@ -216,6 +225,7 @@ class Engine:
         """On the loop: who waits for records is answered with what there was, who waits to write is refused [API-5]."""
         for late in list(self._core.polls.values()):
             late()
+        self._core.cold.end()
         self._core.admission.end()
 
     def _use(self, timer: Timer | LoopTimer) -> None:
@@ -239,6 +249,7 @@ class Engine:
         found = discover.discover(core.fs, core.dir, store)
         store.tidy()
         core.store_id = found.store_id
+        core.cold.check(core.store_id)
         core.run = 1 + max((*found.runs, lock.previous.run), default=0)
         self._note_lost_caches(found, lock, assume_crash)
         core.failed_syncs = set(lock.failed)
@@ -262,6 +273,7 @@ class Engine:
                 core.holes[one.reason] += one.last - one.first + 1
         recover.mend(core, found)
         lock.write(core.run)
+        core.cold.claim(has_cold=recovery.has_cold)
         self._tidy(recovery.deleted)
         retained: list[Rows] = [{row.group: row for row in header.wal} for header in found.headers[:2]]
         newest = found.headers[0].id if found.headers else None
@@ -274,6 +286,7 @@ class Engine:
         txn.recovered(core)
         rederive(core, recovery.deletes, self._carry_out)
         recovery.settle_leases()
+        recovery.let_go()
         if core.wal.orphans and core.settling is None:
             self._checkpointer.ask(lambda outcome: None, full=True, snapshot=True)
             self._run_out()
@@ -315,7 +328,10 @@ class Engine:
             alive = core.topic_dir(id)
             dead = f"{root}/{paths.topic_dir(id, deleted=True)}"
             if core.fs.exists(alive):
-                lifecycle.clear_dir(core, dead)
+                if core.fs.exists(dead):
+                    lifecycle.clear_dir(core, dead)
+                    if core.cold.root is not None:
+                        core.fs.rmdir(dead)
                 core.fs.rename(alive, dead)
         if deleted:
             core.fs.sync_dir(root)
@@ -324,6 +340,7 @@ class Engine:
             parsed = paths.parse_topic_dir(name)
             if parsed is not None and parsed.deleted:
                 lifecycle.clear_dir(core, f"{root}/{name}")
+                lifecycle.remember_cleared(core, parsed.topic_id, f"{root}/{name}")
             elif parsed is not None and parsed.topic_id not in core.topics:
                 core.orphan_dirs += 1
 
@@ -343,16 +360,16 @@ class Engine:
         """Do something as the owner, and wait for what follows from it."""
         with self._owner:
             work()
-        self._run_out()
+        self._run_out(apart=True)
 
-    def _run_out(self) -> None:
-        """Wait for what is under way, while nobody else uses the engine."""
+    def _run_out(self, *, apart: bool = False) -> None:
+        """Wait for what is under way, while nobody else uses the engine; with `apart` for the cold tier too."""
         if isinstance(self._owner, InlineOwner):
             self._owner.run()
         else:
             with self._owner:
                 pass
-            self._owner.wait_idle()
+            self._owner.wait_idle(apart=apart)
 
     # -- operations --------------------------------------------------------------------------------------------------
 
@@ -666,6 +683,8 @@ class Engine:
                 self._due["checkpoint"] = now
             self._every("checkpoint", core.config.checkpoint_ms, now, self._checkpointer.tick)
         self._every("rewrite", core.config.ttl_sweep_ms, now, self._rewriter.tick)
+        if core.cold.root is not None:
+            self._every("relocate", core.config.relocate_ms, now, self._relocator.tick)
         for id in list(core.unremoved):
             lifecycle.remove_files(core, id)
 
@@ -793,6 +812,8 @@ class Engine:
         if core.wal is not None:
             core.wal.reader.close()
         core.maps.clear()
+        if core.cold.root is not None:
+            core.cold.root.close()
         if self._lock is not None:
             self._lock.release()
 

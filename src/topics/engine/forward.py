@@ -25,6 +25,7 @@ from topics.codec import control, envelope, frame
 from topics.codec.segment import DELETED, HAS_NODE, HAS_TAG, HOPS_SHIFT, LOST, ovh
 from topics.engine import retention
 from topics.engine.alarms import Alarm
+from topics.engine.cold import RETRY_NS
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.index import Run, Stored
 from topics.engine.router import Edge, Router
@@ -32,6 +33,7 @@ from topics.engine.topic import Appended, Lsn, Topic
 from topics.errors import TopicsError
 from topics.storage.segread import Absent
 from topics.storage.tail import IN_MEMORY, DeadRun
+from topics.storage.tiers.blocks import ColdRead, NeedsBlocks
 
 log = logging.getLogger("topics.engine")
 
@@ -67,7 +69,7 @@ class _Stop(Exception):
 def serve(edge: Edge) -> bool:
     """One pass, unless one is under way; True: there is more to be done at once."""
     core = edge.core
-    if edge.busy or edge.paused or core.closing or not edge.is_behind:
+    if edge.busy or edge.paused or edge.fetching or core.closing or not edge.is_behind:
         return False
     edge.busy = True
     outcome: list[bool] = []
@@ -131,19 +133,51 @@ def _pass(core: Core, edge: Edge) -> bool:
     if edge.paused or core.closing or edge.dest.removed or edge.source.removed or not edge.routers:
         return False
     edge.blocked = False
-    step = _Step(core, edge)
+    cold, edge.cold = edge.cold or core.cold.read(), None
+    step = _Step(core, edge, cold)
     try:
         step.run()
     except _Stop:
         _block(edge)
+    except NeedsBlocks as needed:
+        _fetch(core, edge, cold, needed)
     except OSError as error:
         log.error("%r -> %r: %s", edge.source.name, edge.dest.name, error)
         _block(edge)
     step.apply()
+    if edge.deletes:
+        rederived(core, edge)
     if step.decided:
         _log_decided(core, edge)
     _relieve(core, edge)
     return edge.is_behind and not edge.blocked
+
+
+def _fetch(core: Core, edge: Edge, cold: ColdRead, needed: NeedsBlocks) -> None:
+    """Records of the source are in the cold tier: the edge rests until they are here, or for a while if that fails."""
+    edge.blocked = edge.fetching = True
+
+    def go_on() -> None:
+        edge.fetching = False
+        core.forward_soon(edge)
+
+    if cold.failed is None:
+        edge.cold = cold
+        core.cold.fetch(cold, needed.wanted, go_on)
+    else:
+        log.warning("%r -> %r: nothing is forwarded now: %s", edge.source.name, edge.dest.name, cold.failed)
+        core.alarms.at(core.clock.monotonic_ns() + RETRY_NS, go_on)
+
+
+def rederived(core: Core, edge: Edge) -> None:
+    """Copies that a start could not derive came late: what was deleted of them goes again [RRC-7]."""
+    for body, at in edge.deletes:
+        if body.seqs is not None or body.match is not None:
+            edge.dest.apply(body, at)
+    if not edge.is_behind:
+        gone = {at for _, at in edge.deletes}
+        core.held = [at for at in core.held if at not in gone]
+        edge.deletes = []
 
 
 def _log_decided(core: Core, edge: Edge) -> None:
@@ -207,9 +241,10 @@ class _Hole(NamedTuple):
 class _Step:
     """One pass: what it makes, and how far each router is behind it. Nothing is changed before `apply`."""
 
-    def __init__(self, core: Core, edge: Edge) -> None:
+    def __init__(self, core: Core, edge: Edge, cold: ColdRead) -> None:
         self._core = core
         self._edge = edge
+        self._cold = cold
         self._routers = list(edge.routers)
         self._cursors = {one.name: one.cursor for one in self._routers}
         self._totals = {one.name: one.total for one in self._routers}
@@ -296,8 +331,9 @@ class _Step:
 
     def _live(self, run: Run, positions: list[int], flags: list[int]) -> None:
         """Records that are there: fetch those that somebody wants, and copy them."""
+        source = self._edge.source.index
         wanted = [at for at in positions if self._is_wanted(run.first + at, flags[at])]
-        fetched = dict(zip(wanted, self._edge.source.index.fetch(run, wanted), strict=True)) if wanted else {}
+        fetched = dict(zip(wanted, source.fetch(run, wanted, self._cold), strict=True)) if wanted else {}
         sizes = run.entries["len"].astype(np.int64) - ovh(run.entries)
         for at in positions:
             seq, stored = run.first + at, fetched.get(at)

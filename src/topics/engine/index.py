@@ -43,6 +43,7 @@ from topics.storage.tail import (
     Tail,
     wal_lengths,
 )
+from topics.storage.tiers.blocks import ColdRead
 from topics.storage.walread import Place, WalReader
 
 CHUNK = 1024
@@ -438,36 +439,45 @@ class Index:
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
-    def fetch(self, run: Run, positions: Sequence[int]) -> list[Stored | Absent]:
-        """The frames of live records at ascending positions of a run [S-173]."""
+    def fetch(self, run: Run, positions: Sequence[int], cold: ColdRead) -> list[Stored | Absent]:
+        """The frames of live records at ascending positions of a run [S-173]; `NeedsBlocks` if they are too far away.
+
+        `cold` is what the caller has of the cold tier already; it tries again with the same.
+        """
         if isinstance(run.source, Segment):
             assert self.segments is not None
             seqs = np.asarray(positions, np.uint64) + np.uint64(run.first)
-            return list(self.segments.read(run.source, seqs))
+            return list(self.segments.read(run.source, seqs, cold))
         assert run.locations is not None
         if isinstance(run.source, Overlay):
             frames = run.source.frames
             return [frame.fields(*frames.at(int(run.locations[at]))) for at in positions]
         return self._fetch_logged(run, run.locations, positions)
 
-    def frames(self, seqs: Sequence[int]) -> list[Stored | Absent]:
-        """The frames of records by their ascending seqs; what is not there any more is `GONE`."""
+    def frames(self, seqs: Sequence[int], cold: ColdRead) -> list[Stored | Absent]:
+        """The frames of records by their ascending seqs; what is not there any more is `GONE`. See `fetch`."""
         found: list[Stored | Absent] = []
         at = 0
         while at < len(seqs):
             behind = at + 1
             while behind < len(seqs) and seqs[behind] == seqs[behind - 1] + 1:
                 behind += 1
-            found += self._frames_in(seqs[at], seqs[behind - 1])
+            found += self._frames_in(seqs[at], seqs[behind - 1], cold)
             at = behind
         return found
 
-    def _frames_in(self, first: int, last: int) -> list[Stored | Absent]:
+    def is_cold(self, seq: int) -> bool:
+        """Whether the frame of a record is in the cold tier."""
+        found = None if self.segments is None or seq > self.ckpt_seq else self.segments.find(seq)
+        return found is not None and found.cold
+
+    def _frames_in(self, first: int, last: int, cold: ColdRead) -> list[Stored | Absent]:
         found: list[Stored | Absent] = [Absent.GONE] * (last - first + 1)
         for run in self.walk(first, last):
             if isinstance(run, Run):
                 positions = np.flatnonzero(live_of(run.entries)).tolist()
-                for position, stored in zip(positions, self.fetch(run, positions) if positions else (), strict=True):
+                fetched = self.fetch(run, positions, cold) if positions else ()
+                for position, stored in zip(positions, fetched, strict=True):
                     found[run.first - first + position] = stored
         return found
 
@@ -521,7 +531,7 @@ class Index:
         found = [_matching(self._log_tags(), match)]
         if self.segments is not None:
             for segment in self.segments.between(lo, min(hi, self.ckpt_seq)):
-                if segment.sealed and segment.gap is None and (segment.live or again):
+                if segment.sealed and segment.gap is None and (segment.live or segment.unindexed or again):
                     look = self.segments.tagged if match.kind == "Eq" else self.segments.tagged_prefix
                     found.append(look(segment, match.value))
         found += [_matching(overlay.tags, match) for overlay in self.overlays]

@@ -365,18 +365,32 @@ def remove_files(core: Core, topic_id: int) -> None:
         core.pins.when_free(topic_id, None, None, clear)
 
     def clear() -> None:
-        core.owner.aside("files", lambda: clear_dir(core, dead), core.note_failure(f"clearing {dead}"))
+        core.owner.aside("files", lambda: clear_dir(core, dead), cleared)
+
+    def cleared(error: BaseException | None) -> None:
+        core.note_failure(f"clearing {dead}")(error)
+        remember_cleared(core, topic_id, dead)
 
     core.owner.aside("files", rename, renamed)
 
 
 def clear_dir(core: Core, dir: str) -> None:
-    """Unlink a directory that a deleted topic left; again is fine."""
+    """Unlink what is in a directory that a deleted topic left, and itself; again is fine.
+
+    With a cold tier the empty directory stays until the topic's objects are gone: it is what a start knows of them.
+    """
     if not core.fs.exists(dir):
         return
     for name in core.fs.listdir(dir):
         core.fs.remove(f"{dir}/{name}")
-    core.fs.rmdir(dir)
+    if core.cold.root is None:
+        core.fs.rmdir(dir)
+
+
+def remember_cleared(core: Core, topic_id: int, dir: str) -> None:
+    """Have the objects of a deleted topic go, too [S-276]."""
+    if core.cold.root is not None:
+        core.cold.clears[topic_id] = dir
 
 
 def reserve_ahead(core: Core, topic: Topic, last: int, now: int) -> None:

@@ -244,6 +244,8 @@ class Sweep:
         values["topics_routers"] = len(core.routers.by_name)
         values["topics_segments_dropped_total"] = core.dropped_segments
         values["topics_orphan_dirs"] = core.orphan_dirs
+        values["topics_relocated_total"] = core.cold.relocated
+        values["topics_cold_reads_total"] = core.cold.reads
         self.found.labelled["topics_holes_total"] = {HOLES[reason]: count for reason, count in core.holes.items()}
         self._schedule()
         if checkpointer is not None:

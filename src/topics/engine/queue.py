@@ -35,6 +35,7 @@ from typing import Final, NamedTuple
 from topics.codec import control, envelope, frame
 from topics.engine import deadletter, forward, retention
 from topics.engine.alarms import Alarm
+from topics.engine.cold import RETRY_NS
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.delete import remove_jobs
 from topics.engine.index import Stored
@@ -64,6 +65,7 @@ from topics.model import (
     utf8_bytes,
 )
 from topics.storage.segread import Absent
+from topics.storage.tiers.blocks import NeedsBlocks
 
 log = logging.getLogger("topics.engine")
 
@@ -712,6 +714,7 @@ class _Pass:
         self._budget = core.limits.max_read_bytes * len(cohort)
         self._jobs: list[list[Job]] = [[] for _ in cohort]
         self._unreadable: list[int] = []
+        self._cold = core.cold.read()
         self._events = _Events(core, topic)
         config, leases = topic.config, leases_of(topic)
         leases.expire(self._now)
@@ -721,6 +724,9 @@ class _Pass:
         """Deal some jobs, and go on as long as there are any; raises if the first of them cannot be read."""
         try:
             more = self._deal()
+        except NeedsBlocks as needed:
+            self._core.cold.fetch(self._cold, needed.wanted, self._go_on)
+            return
         except OSError as error:
             if not any(self._jobs):
                 self._set_aside()
@@ -745,10 +751,16 @@ class _Pass:
         seqs = leases.choose(min(self._left, SLICE), self._look)
         order = sorted(seqs)
         try:
-            frames = index.frames(order)
+            frames = index.frames(order, self._cold)
         except OSError:
             leases.put_back(seqs)
             raise
+        except NeedsBlocks:
+            if self._cold.failed is None:
+                leases.put_back(seqs)
+                raise
+            self._leave_cold(leases, seqs)
+            return True
         if order != seqs:
             by_seq = dict(zip(order, frames, strict=True))
             frames = [by_seq[seq] for seq in seqs]
@@ -763,6 +775,12 @@ class _Pass:
                 leases.put_back(seqs[at:])
                 break
         return bool(seqs)
+
+    def _leave_cold(self, leases: Leases, seqs: list[int]) -> None:
+        """Jobs in a cold tier that cannot be reached are for later passes; those behind them are dealt now."""
+        cold = set(filter(self._topic.index.is_cold, seqs))
+        self._unreadable += sorted(cold)
+        leases.put_back([seq for seq in seqs if seq not in cold])
 
     def _look(self, after: int, many: int) -> list[int]:
         topic = self._topic
@@ -809,6 +827,13 @@ class _Pass:
             leases_of(self._topic).set_aside(seq)
 
     def _answer(self) -> None:
+        failed = self._cold.failed
+        if failed is not None:
+            claims = claims_of(self._core, self._topic)
+            self._core.alarms.at(self._core.clock.monotonic_ns() + RETRY_NS, claims.stir)
+            if not any(self._jobs):
+                _tell((one, failed) for one in self._cohort)
+                return
         ready = counters(self._topic, self._core.clock.now_ms()).ready
         results = [ClaimResult(sorted(jobs, key=lambda job: job.seq), ready) for jobs in self._jobs]
         _tell(zip(self._cohort, results, strict=True))

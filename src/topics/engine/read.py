@@ -3,7 +3,8 @@
     copies of routers, retention, then a view (head, floors), then the tombstone and the start, then a walk upwards
 
 The walk goes over entries in chunks; frames are fetched only for what is delivered. Every seq it passes moves the
-cursor. Owner only, but for `Query.parse`.
+cursor. Where frames are in the cold tier, it ends with `NeedsBlocks`: whoever reads has them fetched, does other work
+meanwhile, and walks again, with a fresh view [S-172, S-320]. Owner only, but for `Query.parse`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from topics.engine.index import Run, Stored
 from topics.engine.topic import Topic
 from topics.errors import CallerError, TopicNotFound
 from topics.model import Gap, GapReason, Limits, ReadResult, Record, TopicState, check_u32, check_u64, utf8_bytes
+from topics.storage.descriptor import Segment
 from topics.storage.segread import Absent
 from topics.storage.tail import DeadRun
+from topics.storage.tiers.blocks import BLOCKS_PER_CALL, ColdRead, NeedsBlocks, blocks_of
 
 EXAMINED_MAX: Final = 10_000
 """A walk may end after so many seqs [RD-4]."""
@@ -119,6 +122,8 @@ def read(
 def _read(
     core: Core, topic: Topic, query: Query, done: Outcome, wanted: Projection | None, waiting: Waiting | None
 ) -> None:
+    cold = core.cold.read()
+
     def go_on() -> None:
         if core.topics.get(topic.id) is not topic:
             done(TopicNotFound(query.name))
@@ -126,7 +131,11 @@ def _read(
         if waiting is not None and waiting.ended:
             return
         topic.read_at(core.clock.now_ms())
-        result = walk(topic, query, wanted)
+        try:
+            result = walk(topic, query, cold, wanted)
+        except NeedsBlocks as needed:
+            core.cold.fetch(cold, needed.wanted, lambda: guarded(retain, done))
+            return
         if query.wait_ms and result.caught_up and not result.records and result.tombstone is None:
             _wait(core, topic, query, result, done, wanted, waiting)
         else:
@@ -180,11 +189,15 @@ def _wait(
     alarm = core.alarms.at(core.clock.monotonic_ns() + query.wait_ms * 1_000_000, late)
 
 
-def walk(topic: Topic, query: Query, wanted: Projection | None = None, through: int | None = None) -> ReadResult:
+def walk(
+    topic: Topic, query: Query, cold: ColdRead, wanted: Projection | None = None, through: int | None = None
+) -> ReadResult:
     """One read of what is there now: `Record` objects, or with a projection their JSON.
 
-    `through` is where the topic ends for this reader, its head by default.
+    `through` is where the topic ends for this reader, its head by default. `NeedsBlocks`: to be repeated with the same
+    `cold` once they are there.
     """
+    cold.begin()
     head, floor = topic.head if through is None else through, topic.evict_floor
     from_seq = query.from_seq
     if query.from_ts is not None:
@@ -196,10 +209,14 @@ def walk(topic: Topic, query: Query, wanted: Projection | None = None, through: 
     elif from_seq + 1 < floor:
         tombstone = Gap.lost(from_seq + 1, floor - 1, _evicted_by(topic, from_seq + 1), head)
         from_seq = floor - 1
-    reader = _Walk(topic, query, from_seq, tombstone, wanted, head)
-    reader.run()
+    reader = _Walk(topic, query, from_seq, tombstone, wanted, head, cold)
+    try:
+        reader.run()
+    except NeedsBlocks:
+        if not reader.is_enough():
+            raise
     scanned = reader.cursor - from_seq
-    return ReadResult(reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone, scanned)
+    return ReadResult(reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone, scanned, cold.records)
 
 
 def _evicted_by(topic: Topic, gap_from: int) -> GapReason:
@@ -218,6 +235,7 @@ class _Walk:
         tombstone: Gap | None,
         wanted: Projection | None,
         head: int,
+        cold: ColdRead,
     ) -> None:
         self.cursor = cursor
         self.tombstone = tombstone
@@ -225,6 +243,7 @@ class _Walk:
         self._wanted = wanted
         self._topic = topic
         self._head = head
+        self._cold = cold
         self._limit = query.limit
         self._budget = query.max_bytes
         self._nodes = query.nodes if topic.config.dedupe_node else frozenset()
@@ -245,6 +264,13 @@ class _Walk:
                 return
         # Whatever is not known of is dead: below the floors, or a silent gap.
         self.cursor = max(self.cursor, self._head)
+
+    def is_enough(self) -> bool:
+        """Whether what was found is the answer, although more could be fetched; raises if nothing can be [S-323]."""
+        found = bool(self.records) or self.tombstone is not None
+        if self._cold.failed is not None and not found:
+            raise self._cold.failed
+        return found and (self._cold.failed is not None or self._cold.is_large)
 
     def _pass(self, run: DeadRun) -> bool:
         """Go over a long run of dead seqs; False ends the walk."""
@@ -308,7 +334,9 @@ class _Walk:
                     return False
                 at += taken
                 continue
-            fetched = self._topic.index.fetch(run, chosen)
+            if isinstance(run.source, Segment) and run.source.cold:
+                chosen = _few_blocks(run, chosen)
+            fetched = self._topic.index.fetch(run, chosen, self._cold)
             if self._take_all(run.first + at, fetched, sizes[at : at + len(chosen)]):
                 if len(self.records) >= self._limit:
                     return False
@@ -399,6 +427,17 @@ def _kinds(run: Run) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     kinds = np.where(flags & np.uint8(LOST) != 0, ovh(run.entries).astype(np.int64), 0)
     kinds[flags & np.uint8(DELETED | LOST) == 0] = _LIVE
     return kinds
+
+
+def _few_blocks(run: Run, chosen: list[int]) -> list[int]:
+    """As many of these positions as a call's share of blocks holds; at least one."""
+    offsets, sizes = run.entries["offset"][chosen].tolist(), run.entries["len"][chosen].tolist()
+    blocks: set[int] = set()
+    for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+        blocks.update(blocks_of(offset, size))
+        if len(blocks) > BLOCKS_PER_CALL and number:
+            return chosen[:number]
+    return chosen
 
 
 def _record(stored: Stored) -> Record:

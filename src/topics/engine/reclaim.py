@@ -14,8 +14,10 @@ from functools import partial
 import numpy as np
 
 from topics.codec.segment import LOST
+from topics.engine.cold import Drop
 from topics.engine.core import Core
 from topics.engine.topic import Topic
+from topics.errors import TopicsError
 from topics.storage import reclaim as storage
 from topics.storage.descriptor import Segment
 from topics.storage.reindex import live_of
@@ -78,15 +80,26 @@ def _drop_of(core: Core, topic: Topic) -> None:
     assert topic.marked is not None
     evicted, below = max(topic.marked[1:3]), max(topic.marked[1:])
     for one in list(segments.segments):
-        if not one.sealed or one.busy or one.cold or one.lost:
+        if not one.sealed or one.busy or one.lost:
             continue
         if one.last < evicted or (one.last < below and not _has_holes(segments, one, evicted)):
             segments.forget(one)
             _unlink(core, topic, one, stub=False)
-        elif one.live == 0 and one.has_data and not len(one.pending) and one.first not in segments.reader.damaged:
-            one.stub, one.has_tags = True, False
-            segments.reader.forget(one)
-            _unlink(core, topic, one, stub=True)
+        elif one.live == 0 and _has_frames(one) and not len(one.pending) and one.first not in segments.reader.damaged:
+            drop_data(core, topic, one)
+
+
+def _has_frames(one: Segment) -> bool:
+    """Whether there is anything to drop but its index, here or in the cold tier."""
+    return one.has_data or (one.cold and not one.stub and not one.unindexed)
+
+
+def drop_data(core: Core, topic: Topic, one: Segment) -> None:
+    """Drop all of a segment but its `.idx`: nothing in it lives, and every mark that says so is on disk."""
+    assert topic.index.segments is not None
+    one.stub, one.has_tags = True, False
+    topic.index.segments.reader.forget(one)
+    _unlink(core, topic, one, stub=True)
 
 
 def _is_settled(core: Core, topic: Topic) -> bool:
@@ -100,6 +113,10 @@ def _is_settled(core: Core, topic: Topic) -> bool:
 def _unlink(core: Core, topic: Topic, one: Segment, *, stub: bool) -> None:
     assert topic.index.segments is not None
     core.dropped_segments += 1
+    if one.cold:
+        drop = Drop(topic.id, one.first, one.generation, topic.index.segments.files, stub)
+        core.pins.when_free(topic.id, one.first, None, partial(core.cold.drop, drop))
+        return
     work = partial(storage.unlink, topic.index.segments.files, one.first, stub=stub)
     unlink_when_free(core, topic, one.first, None, work)
 
@@ -112,6 +129,83 @@ def unlink_when_free(core: Core, topic: Topic, first: int, generation: int | Non
             core.owner.aside("files", unlink, core.note_failure(f"unlinking segment {first} of {topic.name!r}"))
 
     core.pins.when_free(topic.id, first, generation, begin)
+
+
+def dead_bytes(segments: TopicSegments, one: Segment) -> int:
+    """Bytes of `.data` that a rewrite gives back."""
+    with segments.entries(one) as entries:
+        return one.data_len - int(entries["len"][live_of(entries)].astype(np.int64).sum())
+
+
+def is_mostly_dead(segments: TopicSegments, one: Segment, least: int) -> bool:
+    """Whether a rewrite is worth while (06 §15.5)."""
+    # A cheap bound first: accounted bytes are less than frame bytes.
+    if not one.live or one.data_len < least or one.live_bytes * REWRITE_SHARE > one.data_len:
+        return False
+    dead = dead_bytes(segments, one)
+    return dead >= least and dead * REWRITE_SHARE >= one.data_len
+
+
+def rewrite(
+    core: Core,
+    topic: Topic,
+    one: Segment,
+    done: Callable[[BaseException | None], None],
+    data: bytes | None = None,
+) -> None:
+    """Rewrite a sealed segment that no job has [S-281]; `done` hears when it is over, or why nothing changed.
+
+    `data` are the frames of a cold one, which is a hot one then [S-285].
+    """
+    segments = topic.index.segments
+    assert segments is not None
+    job, old = storage.Rewrite(segments, one, data), one.generation
+    unlink_old = partial(storage.unlink_data, segments.files, one.first, old)
+
+    def copied(error: BaseException | None) -> None:
+        if error is not None:
+            give_up(error)
+            return
+        job.hand_over()
+        _when_deletes_are_synced(core, topic, put_in_force)
+
+    def put_in_force(error: BaseException | None) -> None:
+        if error is not None:
+            give_up(error)
+        else:
+            core.owner.aside("files", job.finish, finished)
+
+    def finished(error: BaseException | None) -> None:
+        if error is not None:
+            give_up(error)
+            return
+        job.commit()
+        unlink_when_free(core, topic, one.first, old, unlink_old)
+        core.owner.aside("files", job.write_tags, tagged)
+
+    def tagged(error: BaseException | None) -> None:
+        core.note_failure(f"the tags of segment {one.first} of {topic.name!r}")(error)
+        done(None)
+
+    def give_up(error: BaseException) -> None:
+        job.abandon()
+        log.error("segment %d of %r was not rewritten: %s", one.first, topic.name, error)
+        left = core.note_failure(f"the copy of segment {one.first} of {topic.name!r}")
+        core.owner.aside("files", job.discard, left)
+        done(error)
+
+    core.owner.aside("files", job.copy, copied)
+
+
+def _when_deletes_are_synced(core: Core, topic: Topic, then: Callable[[BaseException | None], None]) -> None:
+    """Go on once no power loss takes back a delete of this topic: a record that it left out would be neither there nor
+    deleted.
+    """
+    shard = core.shard(topic.id)
+    if not any(lsn.group == shard.key and lsn[1:] >= shard.log.synced() for lsn in topic.needed):
+        then(None)
+        return
+    shard.when_synced(lambda outcome: then(outcome if isinstance(outcome, TopicsError) else None))
 
 
 class Rewriter:
@@ -146,57 +240,23 @@ class Rewriter:
             return None
         least = self._core.config.rewrite_min_bytes
         for one in segments.segments:
-            usable = one.sealed and one.has_data and not one.busy and one.live and one.last <= topic.index.ckpt_seq
-            if not usable or one.data_len < least or one.first in segments.reader.damaged:
+            usable = one.sealed and one.has_data and not one.busy and one.last <= topic.index.ckpt_seq
+            if not usable or one.first in segments.reader.damaged or self._core.pins.is_frozen(topic.id, one.first):
                 continue
-            if self._core.pins.is_frozen(topic.id, one.first):
-                continue
-            # A cheap bound first: accounted bytes are less than frame bytes.
-            if one.live_bytes * REWRITE_SHARE > one.data_len:
-                continue
-            with segments.entries(one) as entries:
-                kept = int(entries["len"][live_of(entries)].astype(np.int64).sum())
-            dead = one.data_len - kept
-            if dead >= least and dead * REWRITE_SHARE >= one.data_len:
+            if is_mostly_dead(segments, one, least):
                 return one
         return None
 
     def _begin(self, topic: Topic, one: Segment, now: int) -> None:
-        core, segments = self._core, topic.index.segments
-        assert segments is not None
-        rewrite = storage.Rewrite(segments, one)
         self._busy = True
         topic.rewritten_ms = now
         moved = one.data_len * 2
-        unlink_old = partial(storage.unlink_data, segments.files, one.first, one.generation)
-        old = one.generation
 
-        def copied(error: BaseException | None) -> None:
-            if error is not None:
-                give_up(error)
-                return
-            rewrite.hand_over()
-            core.owner.aside("files", rewrite.finish, finished)
-
-        def finished(error: BaseException | None) -> None:
-            if error is not None:
-                give_up(error)
-                return
-            rewrite.commit()
-            self.total += 1
-            unlink_when_free(core, topic, one.first, old, unlink_old)
-            core.owner.aside("files", rewrite.write_tags, cleaned)
-
-        def cleaned(error: BaseException | None) -> None:
-            core.note_failure(f"the tags of segment {one.first} of {topic.name!r}")(error)
+        def over(error: BaseException | None) -> None:
+            self.total += error is None
             self._rest(moved)
 
-        def give_up(error: BaseException) -> None:
-            rewrite.abandon()
-            log.error("segment %d of %r was not rewritten: %s", one.first, topic.name, error)
-            self._rest(moved)
-
-        core.owner.aside("files", rewrite.copy, copied)
+        rewrite(self._core, topic, one, over)
 
     def _rest(self, moved: int) -> None:
         """Wait as long as the bytes moved may take."""

@@ -23,7 +23,7 @@ from topics import paths
 from topics.codec import control, frame
 from topics.codec.place import topic_mask
 from topics.codec.segment import LOST, GapSegment, fillers, reframe
-from topics.codec.snapshot import SEALED, SegmentRow, TopicItem
+from topics.codec.snapshot import COLD, SEALED, SegmentRow, TopicItem
 from topics.engine import lifecycle, retention
 from topics.engine.core import Core
 from topics.engine.index import Index, Run
@@ -42,6 +42,7 @@ from topics.storage.discover import Found, FoundFile, read_file
 from topics.storage.rebuild import NO_CLAIM, Opened, open_segments
 from topics.storage.reindex import Range, live_of
 from topics.storage.tail import NOWHERE, Entries, Tail, entries_of_rows
+from topics.storage.tiers.relocation import LostParts
 from topics.storage.walread import Place
 
 log = logging.getLogger("topics.engine")
@@ -111,6 +112,7 @@ class Recovery:
         self._done_bytes = 0
         self._last_ready = max(found.ready, default=0)
         self.routers = RouterReplay(found.snapshot)
+        self._lost = LostParts(core.cold.root, core.store_id)
 
     # -- steps 5 to 8 ------------------------------------------------------------------------------------------------
 
@@ -226,7 +228,7 @@ class Recovery:
             ensure_dir(core.fs, dir)
             opened = open_segments(
                 core.fs, dir, id, core.maps, core.config.segment_limits,
-                ckpt_seq=ck, claim=claim, rows=rows, floor=floor, told=told,
+                ckpt_seq=ck, claim=claim, rows=rows, floor=floor, told=told, lost=self._lost,
             )  # fmt: skip
             self._report(id, opened)
             index = Index(id, start, opened.segments, core.wal.reader, core.recent)
@@ -414,6 +416,12 @@ class Recovery:
                 topic.leases = Leases()
             topic.leases.apply(seq, body)
 
+    def let_go(self) -> None:
+        """From now on nobody waits for the cold tier on the owner."""
+        for topic in self._core.topics.values():
+            if topic.index.segments is not None:
+                topic.index.segments.reader.lost_tags = None
+
     def settle_leases(self) -> None:
         """All jobs are back, copies of routers too: leave out what is known of others [QRC-3]."""
         for topic in self._core.topics.values():
@@ -597,6 +605,15 @@ class Recovery:
         topic.apply_gap(control.Gap(first=first, last=last, reason=reason), NOWHERE)
         if reason in (DAMAGE, CRASH):
             self._forget_names(topic.id, first, last)
+
+    @property
+    def has_cold(self) -> bool:
+        """Whether segments are in a cold tier, by the snapshot or by their stubs."""
+        snapshot = self._found.snapshot
+        rows = () if snapshot is None else (row for item in snapshot.topics for row in item.segments)
+        topics = (one.index.segments for one in self._core.topics.values())
+        stubs = (one for segments in topics if segments is not None for one in segments.segments)
+        return any(row.flags & COLD for row in rows) or any(one.cold for one in stubs)
 
     @property
     def deleted(self) -> set[int]:

@@ -114,6 +114,16 @@ def rederive(core: Core, deletes: Deletes, carry_out: Carry) -> None:
     finally:
         routers.held = False
         core.held = []
+        for edge in order:
+            _owe(core, edge, deletes.get(edge.dest.id, []))
+
+
+def _owe(core: Core, edge: Edge, deletes: list[tuple[control.Delete, Lsn]]) -> None:
+    """Records of the source are in a cold tier that cannot be reached: the copies come when it is back [S-318]."""
+    if edge.fetching:
+        log.error("%r -> %r: copies are missing until the cold tier is back", edge.source.name, edge.dest.name)
+        edge.deletes = deletes
+        core.held += [at for _, at in deletes]
 
 
 def _in_order(core: Core) -> list[Edge]:
@@ -147,9 +157,10 @@ def _drain(core: Core, edge: Edge, carry_out: Carry) -> bool:
     while edge.is_behind:
         before = _where(edge)
         carry_out(edge.serve)
-        if _where(edge) == before:
+        if _where(edge) != before:
+            moved = True
+        elif edge.cold is None:
             break
-        moved = True
     return moved
 
 

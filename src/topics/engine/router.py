@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topics.codec import control, frame
 from topics.engine.scheduler import Item
-from topics.engine.topic import Topic
+from topics.engine.topic import Lsn, Topic
 from topics.model import RouterConfig, RouterState, Selector
 from topics.storage.tail import EntryRun
+from topics.storage.tiers.blocks import ColdRead
 
 if TYPE_CHECKING:
     from topics.engine.core import Core
@@ -97,8 +98,8 @@ class Edge:
     """What one topic gets from another. Invariant: no derived record of `dest` lies above one that is being logged."""
 
     __slots__ = (
-        "blocked", "busy", "core", "dest", "item", "known", "logged_seq", "paused", "relieving", "routers", "source",
-        "waiting",
+        "blocked", "busy", "cold", "core", "deletes", "dest", "fetching", "item", "known", "logged_seq", "paused",
+        "relieving", "routers", "source", "waiting",
     )  # fmt: skip
 
     def __init__(self, core: Core, source: Topic, dest: Topic) -> None:
@@ -122,6 +123,12 @@ class Edge:
         """Of `exactly_once` routers: source seqs whose key a direct write brought into the destination, and where."""
         self.waiting: list[Callable[[], None]] = []
         """Called when a pass or a pause ends."""
+        self.cold: ColdRead | None = None
+        """What was fetched from the cold tier for the next pass."""
+        self.fetching = False
+        """Records of the source are fetched from there, or could not be: no pass until that changes."""
+        self.deletes: list[tuple[control.Delete, Lsn]] = []
+        """Of the destination, to be applied again to copies that a start could not derive [RRC-7]."""
 
     def serve(self) -> bool:
         """One bounded step; whether it wants another."""

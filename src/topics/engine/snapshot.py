@@ -88,7 +88,7 @@ class Snapshots:
         header = Header(
             id=number, ts=core.clock.now_ms(), store=core.store_id, run=core.run, boot=core.boot, clean=clean,
             next_topic_id=min(core.creating, default=core.next_topic_id), next_epoch=core.next_epoch,
-            next_router_op=core.routers.next_op, ckpt=ckpt, cold=None,
+            next_router_op=core.routers.next_op, ckpt=ckpt, cold=core.cold.name,
             commits=tuple(CommitRow(id, pair.epoch, pair.ts) for id, pair in core.producers.writers()),
             wal=tuple(core.wal.rows(core.needed())),
         )  # fmt: skip

@@ -9,7 +9,9 @@
                    ▲                               │ no room, own records, a hole, another instance
                    └───────────────────────────────┘
 
-A follower is live when its cursor is where the last pass ended; there is no other state. Owner only.
+A follower is live when its cursor is where the last pass ended; there is no other state. One that needs records of the
+cold tier leaves the feed's line until they are fetched: the others go on meanwhile, and where the tier fails it tries
+again by and by [S-320]. Owner only.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ import msgspec
 
 from topics.codec.project import Projection
 from topics.engine import retention
+from topics.engine.cold import RETRY_NS
 from topics.engine.core import Core, guarded
 from topics.engine.plan import synced_seq
 from topics.engine.read import Query, walk
 from topics.engine.topic import Topic
-from topics.errors import TopicNotFound, TopicsError
+from topics.errors import StoreUnavailable, TopicNotFound, TopicsError
 from topics.model import Gap, ReadResult
+from topics.storage.tiers.blocks import ColdRead, NeedsBlocks
 
 log = logging.getLogger("topics.engine")
 
@@ -147,8 +151,8 @@ class Follower:
     """One topic on one connection. `topic` is None until its turn comes, and when the one followed is gone."""
 
     __slots__ = (
-        "cursor", "feed", "instance", "is_behind", "is_first", "is_reached", "is_stale", "lane", "name", "share",
-        "sink", "target", "topic", "view", "was",
+        "cold", "cursor", "feed", "instance", "is_behind", "is_first", "is_reached", "is_stale", "lane", "name",
+        "share", "sink", "target", "topic", "view", "was",
     )  # fmt: skip
 
     def __init__(self, feed: Feed, name: str, cursor: int, view: View, instance: Instance | None) -> None:
@@ -176,6 +180,8 @@ class Follower:
         """How far it was in instances before this one."""
         self.target = 0
         """The head seen when its turn began [STR-6]."""
+        self.cold: ColdRead | None = None
+        """What was fetched from the cold tier for its next read."""
 
     def attach(self, topic: Topic) -> None:
         """Follow this instance."""
@@ -319,7 +325,31 @@ class Feed:
         topic.read_at(core.clock.now_ms())
         view = follower.view
         query = Query(topic.name, cursor, None, view.limit, view.max_bytes, view.nodes, 0)
-        self._deliver(follower, topic, walk(topic, query, view.wanted, head))
+        cold = follower.cold or core.cold.read()
+        follower.cold = None
+        try:
+            result = walk(topic, query, cold, view.wanted, head)
+        except NeedsBlocks as needed:
+            follower.cold = cold
+            self._stand_aside(follower)
+            core.cold.fetch(cold, needed.wanted, partial(self._stand_in_line, follower))
+        except StoreUnavailable as error:
+            log.warning("%r is not followed further now: %s", topic.name, error)
+            self._stand_aside(follower)
+            core.alarms.at(core.clock.monotonic_ns() + RETRY_NS, partial(self._stand_in_line, follower))
+        else:
+            self._deliver(follower, topic, result)
+
+    def _stand_aside(self, follower: Follower) -> None:
+        """It stays behind, and nobody waits for it."""
+        assert self._line[0] is follower
+        self._line.popleft()
+        self._go_on()
+
+    def _stand_in_line(self, follower: Follower) -> None:
+        if not self._closed and self.followers.get(follower.name) is follower:
+            self._line.append(follower)
+            self._soon()
 
     def _visible(self, topic: Topic, view: View) -> int:
         """Where a topic ends for a reader [WCH-7]."""
@@ -406,8 +436,9 @@ class Feed:
 class Series:
     """What was published between two heads, in the portions of one view."""
 
-    def __init__(self, topic: Topic, prev: int, head: int, share: Share) -> None:
+    def __init__(self, topic: Topic, prev: int, head: int, share: Share, cold: ColdRead) -> None:
         self._topic = topic
+        self._cold = cold
         self._head = head
         self._share = share
         self._at = prev
@@ -428,7 +459,11 @@ class Series:
             if pieces is not None:
                 return self._add(self._head, pieces)
         query = Query(self._topic.name, self._at, None, limit, max_bytes, frozenset(), 0)
-        result = walk(self._topic, query, wanted, self._head)
+        try:
+            result = walk(self._topic, query, self._cold, wanted, self._head)
+        except NeedsBlocks:
+            self._ended = True
+            return None
         if result.tombstone is not None:
             self._ended = True
             return None
@@ -520,7 +555,8 @@ class Pass:
     def _series_of(self, follower: Follower) -> Series:
         series = self._series.get(follower.share)
         if series is None:
-            series = self._series[follower.share] = Series(self._topic, self._prev, self._head, follower.share)
+            cold = self._core.cold.read()
+            series = self._series[follower.share] = Series(self._topic, self._prev, self._head, follower.share, cold)
         return series
 
     def _rendered(self, follower: Follower, batch: Batch) -> bytes:

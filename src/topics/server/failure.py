@@ -123,6 +123,7 @@ _OTHERS: dict[type[TopicsError], Callable[[Any], Failure]] = {
     errors.WalFull: lambda e: throttled(str(e), e.retry_after_ms),
     errors.ShardReadOnly: lambda e: not_ready("read_only", str(e), 30),
     errors.StorageFull: lambda e: not_ready("full", str(e), 5),
+    errors.StoreUnavailable: lambda e: not_ready("cold", str(e), 1),
     errors.EngineClosed: lambda e: SHUTTING_DOWN,
     errors.WalClosed: lambda e: SHUTTING_DOWN,
 }

@@ -42,6 +42,7 @@ from topics.server.tls import Certificate
 from topics.server.watchdog import Watchdog
 from topics.settings import Loaded, Settings
 from topics.storage.lockfile import check_free
+from topics.storage.tiers.open import open_root
 
 log = logging.getLogger("topics.server")
 
@@ -111,6 +112,9 @@ def prepare(flags: Mapping[str, str], logs: Logs, *, quiet: bool = False) -> Pla
     settings = loaded.settings
     logs.set_level("warning" if quiet and settings.log_level in ("debug", "info") else settings.log_level)
     _refuse_unsupported(settings)
+    if settings.cold_dir is not None:
+        settings = dataclasses.replace(settings, cold_dir=_cold(settings.cold_dir))
+        loaded = loaded._replace(settings=settings)
     warnings = list(loaded.warnings)
     ring = keys.KeyRing(entries)
     if settings.api_keys_file is not None:
@@ -140,10 +144,16 @@ def _without_secrets(loaded: Loaded) -> tuple[Loaded, list[keys.Entry]]:
 
 def _refuse_unsupported(settings: Settings) -> None:
     """What this version cannot do must not be taken for done [S-380]."""
-    if settings.cold_dir is not None:
-        raise SettingsError("TOPICS_COLD_DIR", "this version has no cold tier; leave it unset")
     if settings.kernel == "native":
         raise SettingsError("TOPICS_KERNEL", "this version has no native kernel; use auto or pure")
+
+
+def _cold(where: str) -> str:
+    """The cold tier as snapshots and plans name it: a folder by its whole path; a bad URL ends here [S-302, S-380]."""
+    root = open_root(where, OsFs())
+    name = root.name
+    root.close()
+    return name if "://" in name else os.path.abspath(name)
 
 
 def _addresses(settings: Settings) -> list[bind.Address]:

@@ -136,7 +136,6 @@ class SegmentAnswer(msgspec.Struct):
     min_ts: Annotated[int, about("lowest `$ts`, live or not", U64)]
     max_ts: Annotated[int, about("highest `$ts`, live or not", U64)]
     tier: Literal["hot", "cold"]
-    path: Annotated[str, about("of the data file; of its `.idx` where there is no data")]
     generation: Annotated[int, about("of the data file; grows when it is rewritten", U64)]
     sealed: Annotated[bool, about("whether it never grows again")]
     gap: Annotated[
@@ -144,6 +143,10 @@ class SegmentAnswer(msgspec.Struct):
         about("why none of its seqs is there; null for a segment with records"),
     ]
     version: Annotated[str, about("another one whenever anything of this segment changes")]
+    path: Annotated[
+        str | msgspec.UnsetType, about("of the data file; of its `.idx` where there is no data; not with `url`")
+    ] = msgspec.UNSET
+    url: Annotated[str | msgspec.UnsetType, about("of the data object in the cold tier")] = msgspec.UNSET
     pending: Annotated[
         list[tuple[int, int]] | msgspec.UnsetType,
         about("seqs from-to that are deleted although the `.idx` does not show it; absent when there are none"),
@@ -329,6 +332,7 @@ def segments(exchange: Exchange) -> None:
         query.get("pin"),
     )
     data_dir = os.path.abspath(exchange.core.dir) if exchange.core.dir else None
+    cold = exchange.core.cold.name
 
     def done(outcome: planning.Plan | Exception) -> None:
         if isinstance(outcome, Exception):
@@ -336,9 +340,9 @@ def segments(exchange: Exchange) -> None:
         elif exchange.abandoned and asked.pin_ms and outcome.pin is not None:
             exchange.core.pins.release(outcome.pin.id)  # nobody knows its id
         elif len(outcome.segments) < ASIDE_SERIES:
-            tell(wire.encode(_files(outcome, data_dir)))
+            tell(wire.encode(_files(outcome, data_dir, cold)))
         else:
-            exchange.app.aside(lambda: wire.encode(_files(outcome, data_dir)), tell)
+            exchange.app.aside(lambda: wire.encode(_files(outcome, data_dir, cold)), tell)
 
     def tell(body: bytes) -> None:
         exchange.reply(200, wire.timed(body, exchange.elapsed_ms()))
@@ -347,21 +351,26 @@ def segments(exchange: Exchange) -> None:
     exchange.app.engine.begin_plan(name_of(exchange), asked, done)
 
 
-def _files(found: planning.Plan, data_dir: str | None) -> dict[str, Any]:
+def _files(found: planning.Plan, data_dir: str | None, cold: str | None) -> dict[str, Any]:
     """All members of `SegmentsAnswer` but the last."""
     told = found._asdict()
     told["class"] = told.pop("durability")
     told["store"] = found.store or None
-    told["data_dir"], told["cold"] = data_dir, None
+    told["data_dir"], told["cold"] = data_dir, cold
     told["pin"] = None if found.pin is None else PinAnswer(*found.pin)
     told["floors"] = FloorsAnswer(*found.floors)
-    told["segments"] = [_file(one, data_dir) for one in found.segments]
+    told["segments"] = [_file(one, data_dir, cold) for one in found.segments]
     return told
 
 
-def _file(one: planning.PlannedSegment, data_dir: str | None) -> dict[str, Any]:
+def _file(one: planning.PlannedSegment, data_dir: str | None, cold: str | None) -> dict[str, Any]:
     told = one._asdict()
     told["path"] = f"{data_dir}/{one.path}"
+    if one.tier == "cold" and cold is not None:
+        base, mark, options = cold.partition("?")
+        told["path"] = f"{base}/{one.path}{mark}{options}"
+        if "://" in base:
+            told["url"] = told.pop("path")
     if not one.pending:
         del told["pending"]
     return told

@@ -455,7 +455,7 @@ def _page(name: str, result: ReadResult, total_ms: float) -> bytes:
     gap = result.tombstone
     return (
         b'{"topic":"%b","records":[%b],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,'
-        b'"tombstone":%b,"lag":%d,"performance":{"server_total_ms":%.3f,"records_scanned":%d}}'
+        b'"tombstone":%b,"lag":%d,"performance":{"server_total_ms":%.3f,"records_scanned":%d%b}}'
     ) % (
         name.encode(),
         b",".join(result.records),  # type: ignore[arg-type]
@@ -467,6 +467,7 @@ def _page(name: str, result: ReadResult, total_ms: float) -> bytes:
         result.lag,
         total_ms,
         result.scanned,
+        b',"cold_segments_read":%d' % result.cold_segments_read if result.cold_segments_read else b"",
     )
 
 

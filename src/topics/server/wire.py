@@ -48,6 +48,9 @@ class ReadPerformance(Performance):
     """How long a read took."""
 
     records_scanned: Annotated[int, about("seqs examined, delivered and skipped", U64)]
+    cold_segments_read: Annotated[
+        int | msgspec.UnsetType, about("records that were fetched from the cold tier; absent when none was", U64)
+    ] = msgspec.UNSET
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:

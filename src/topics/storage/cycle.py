@@ -301,8 +301,10 @@ class Cycle:
     def _replace_sealed(self, one: MarkedSegment) -> None:
         """Replace a sealed `.idx`: what is on disk, and the marks this cycle was given [S-158]."""
         files, told = self.input.files, self.input.told
-        entries = load_entries(files, one.first, one.n, one.generation, has_data=one.has_data, told=told)
-        entries["flags"][one.marks] |= np.uint8(codec.DELETED)
+        entries = one.entries
+        if entries is None:
+            entries = load_entries(files, one.first, one.n, one.generation, has_data=one.has_data, told=told)
+            entries["flags"][one.marks] |= np.uint8(codec.DELETED)
         if one.given_up:
             give_up(entries)
         magic = codec.COLD if one.cold else codec.HOT

@@ -72,8 +72,9 @@ class Segment:
     """Descriptor of one segment, the only heap state of a sealed one [S-156]."""
 
     __slots__ = (
-        "busy", "cold", "data_len", "entries", "first", "gap", "generation", "given_up", "has_tags", "idx_xxh3", "live",
-        "live_bytes", "lost", "max_ts", "min_ts", "n", "pending", "sealed", "stub",
+        "behind", "busy", "cold", "data_len", "entries", "first", "gap", "generation", "given_up", "has_tags",
+        "idx_xxh3", "live", "live_bytes", "lost", "max_ts", "min_ts", "n", "pending", "sealed", "stub", "unindexed",
+        "untagged",
     )  # fmt: skip
 
     def __init__(self, first: int, n: int, data_len: int) -> None:
@@ -99,6 +100,13 @@ class Segment:
         self.busy = False
         """In the hands of a job."""
         self.cold = False
+        """The frames are in the cold tier; the `.idx` here is the segment's stub [S-316]."""
+        self.behind = False
+        """Cold, and the copy there lacks deletes that the stub has [S-315]."""
+        self.unindexed = False
+        """Cold, and the stub is lost: everything in it reads as damage until the tier gives it back."""
+        self.untagged = False
+        """Cold, and its tags are lost: deletes by tag cannot be answered until the tier gives them back."""
         self.stub = False
         """Nothing is live and the `.data` is gone [S-274]."""
         self.lost = False
@@ -202,8 +210,10 @@ class MarkedSegment(NamedTuple):
     has_data: bool
     cold: bool
     given_up: bool
+    entries: Entries | None = None
+    """Of a cold segment, pending marks among them; others are read from disk again."""
 
     @classmethod
-    def copied(cls, one: Segment) -> MarkedSegment:
+    def copied(cls, one: Segment, entries: Entries | None = None) -> MarkedSegment:
         """The segment as it is now, with everything that is pending."""
-        return cls(one.first, one.n, one.generation, one.pending, one.has_data, one.cold, one.given_up)
+        return cls(one.first, one.n, one.generation, one.pending, one.has_data, one.cold, one.given_up, entries)

@@ -50,6 +50,10 @@ class Owner(Protocol):
         """Run `work` off the owner, one after another within a lane, then `done` on the owner."""
         ...
 
+    def apart(self, lane: str, work: Work, done: Done) -> None:
+        """As `aside`, for what may never end: nobody waits for it when the owner is closed."""
+        ...
+
     def sliced(self, work: Steps, done: Done) -> None:
         """Take `work` step by step, one work after another, between what the owner has to do; then `done`."""
         ...
@@ -97,6 +101,9 @@ class InlineOwner:
             outcome = None
         self._soon.append(lambda: done(outcome))
 
+    def apart(self, lane: str, work: Work, done: Done) -> None:
+        self.aside(lane, work, done)
+
     def sliced(self, work: Steps, done: Done) -> None:
         self.aside(SLICES, lambda: _take_all(work), done)
 
@@ -114,8 +121,11 @@ class LockedOwner:
         self._depth = 0
         self._soon: deque[Callable[[], None]] = deque()
         self._lanes: dict[str, _Lane] = {}
+        self._apart: dict[str, _Lane] = {}
         self._outstanding = 0
+        self._outstanding_apart = 0
         self._idle = threading.Condition()
+        self._closed = False
 
     def __enter__(self) -> LockedOwner:
         self._lock.acquire()
@@ -154,6 +164,22 @@ class LockedOwner:
             self._outstanding += 1
         thread.put(lambda: self._carry_out(work, done))
 
+    def apart(self, lane: str, work: Work, done: Done) -> None:
+        thread = self._apart.get(lane)
+        if thread is None:
+            thread = self._apart[lane] = _Lane(f"topics-{lane}")
+        with self._idle:
+            self._outstanding += 1
+            self._outstanding_apart += 1
+
+        def told(outcome: BaseException | None) -> None:
+            with self._idle:
+                self._outstanding_apart -= 1
+            if not self._closed:
+                done(outcome)
+
+        thread.put(lambda: self._carry_out(work, told))
+
     def sliced(self, work: Steps, done: Done) -> None:
         self.aside(SLICES, lambda: _take_all(work), done)
 
@@ -178,19 +204,25 @@ class LockedOwner:
 
     def queued(self, lane: str) -> int:
         """How much work a lane has, what it is doing included; a reader on another thread is off by one at times."""
-        thread = self._lanes.get(lane)
+        thread = self._lanes.get(lane) or self._apart.get(lane)
         return 0 if thread is None else thread.depth
 
-    def wait_idle(self) -> None:
-        """Wait for the helpers and for what their reports start; call it without being the owner."""
+    def wait_idle(self, *, apart: bool = False) -> None:
+        """Wait for the helpers and for what their reports start; call it without being the owner.
+
+        `apart`: also for those that are apart.
+        """
         with self._idle:
-            self._idle.wait_for(lambda: not self._outstanding)
+            self._idle.wait_for(lambda: self._outstanding == (0 if apart else self._outstanding_apart))
 
     def close(self) -> None:
-        """The same, and end the helpers."""
+        """The same, and end the helpers; those that are apart end by themselves, and tell nothing any more."""
         self.wait_idle()
+        self._closed = True
         for lane in self._lanes.values():
             lane.stop()
+        for lane in self._apart.values():
+            lane.leave()
 
 
 class LoopOwner(LockedOwner):
@@ -336,6 +368,10 @@ class _Lane:
         self._queue.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
+
+    def leave(self) -> None:
+        """Let the thread end when it is done."""
+        self._queue.put(None)
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:

@@ -9,6 +9,7 @@ Given the newest claim of the active segment [S-44] and the snapshot's rows, for
     active                    the claimed entries if their hash is right, else made from `.data`; delete marks as the
                               bytes in `.data` say; everything behind the claimed part is cut off
     without its `.data`       a stub if nothing in it is live, else *lost* [S-250]
+    cold                      its `.idx` says so; one that is lost is asked for in the tier, else *unindexed* [S-316]
     nothing to go by          left alone and not taken: its seqs are *missing*; below the floor: unlinked [S-275]
 
 What is lost or missing is reported and stays readable as damage or absent until the caller has refilled it from the WAL
@@ -36,6 +37,7 @@ from topics.storage.maps import MapCache
 from topics.storage.reindex import Entries, Frames, Range, Reindexed, data_end, find_frames, live_of, reindex, stats
 from topics.storage.segfile import Present, SegmentFiles, entries_in, footer_hash, verified
 from topics.storage.segments import TopicSegments
+from topics.storage.tiers.relocation import LostParts
 
 log = logging.getLogger("topics.storage")
 
@@ -79,13 +81,17 @@ def open_segments(
     floor: int = 1,
     told: bool = True,
     attached: Collection[int] = (),
+    lost: LostParts | None = None,
 ) -> Opened:
     """Open a topic directory; `floor` is the highest of evict floor, `delete_below` and the topic's first seq.
 
-    Without a claim (nothing of the topic was ever checkpointed) give `ckpt_seq` 0 and `NO_CLAIM`.
+    Without a claim (nothing of the topic was ever checkpointed) give `ckpt_seq` 0 and `NO_CLAIM`. `lost` asks the cold
+    tier, if there is one.
     """
     opened = TopicSegments(fs, dir, topic_id, maps, limits, told=told)
-    opening = _Opening(opened.files, claim, floor, told)
+    lost = lost or LostParts(None, "")
+    opened.reader.lost_tags = lost.tags
+    opening = _Opening(opened.files, claim, floor, told, lost)
     found = opening.run(ckpt_seq, {row.first: row for row in rows}, attached)
     opened.adopt(found, ckpt_seq + 1)
     if opening.mended_active:
@@ -97,11 +103,15 @@ NO_CLAIM = Claim.of(1, 0, b"")
 """Of a topic that was never checkpointed."""
 
 
+NOTHING = Present([], False, False)
+
+
 class _Opening:
     """One opening of one directory."""
 
-    def __init__(self, files: SegmentFiles, claim: Claim, floor: int, told: bool) -> None:
+    def __init__(self, files: SegmentFiles, claim: Claim, floor: int, told: bool, lost: LostParts) -> None:
         self._files = files
+        self._tier = lost
         self._claim = claim
         self._floor = floor
         self._told = told
@@ -130,6 +140,10 @@ class _Opening:
         listing = self._files.listing()
         for first in [first for first in listing if first > ckpt_seq and first not in attached]:
             self._unlink(first, listing.pop(first))
+        for row in rows.values():
+            if row.first not in listing and self._is_due(row, ckpt_seq) and self._is_cold(row, NOTHING):
+                listing[row.first] = NOTHING
+        listing = dict(sorted(listing.items()))
         segments: list[Segment] = []
         firsts = list(listing)
         for at, first in enumerate(firsts):
@@ -144,6 +158,10 @@ class _Opening:
             self._files.sync_dir()
         return segments
 
+    def _is_due(self, row: SegmentRow, ckpt_seq: int) -> bool:
+        """Whether a sealed segment that a snapshot names has to be there."""
+        return bool(row.flags & snapshot.SEALED) and row.first <= ckpt_seq and row.first + row.count > self._floor
+
     def _in_active(self, first: int) -> bool:
         """Whether a segment begins inside the claimed one, which no cycle leaves behind."""
         return self._claim.first < first < self._claim.first + self._claim.entries
@@ -156,7 +174,7 @@ class _Opening:
             if quick is not None:
                 return quick
             n = row.count
-        return self._sealed(first, present, n)
+        return self._sealed(first, present, n, row)
 
     def _tidy(self) -> None:
         """Unlink what writes that were cut short left (06 §14 step 2)."""
@@ -180,16 +198,20 @@ class _Opening:
         """A sealed segment whose files have the sizes and the hash of its row; its entries are not read."""
         files, size = self._files, (row.count + 1) * codec.ENTRY_BYTES
         path = files.path(row.first, "idx")
-        if row.flags & (snapshot.COLD | snapshot.GAP) or len(present.generations) != 1 or files.size(path) != size:
+        is_cold = bool(row.flags & snapshot.COLD)
+        if row.flags & snapshot.GAP or len(present.generations) != (not is_cold) or files.size(path) != size:
             return None
         footer = self._tail(path, size)
         generation = int.from_bytes(footer[4:6], "little")
-        if footer[:4] != codec.HOT or footer_hash(footer) != row.idx_xxh3 or present.generations != [generation]:
+        if footer[:4] != (codec.COLD if is_cold else codec.HOT) or footer_hash(footer) != row.idx_xxh3:
             return None
-        if (files.size(files.path(row.first, "data", generation)) or 0) < row.data_len:
-            return None
+        if not is_cold:
+            data = files.path(row.first, "data", generation)
+            if present.generations != [generation] or (files.size(data) or 0) < row.data_len:
+                return None
         segment = Segment(row.first, row.count, row.data_len)
         segment.sealed, segment.generation, segment.idx_xxh3 = True, generation, row.idx_xxh3
+        segment.cold = is_cold
         segment.live, segment.live_bytes = row.live, row.live_bytes
         return segment
 
@@ -200,12 +222,14 @@ class _Opening:
         finally:
             close_quietly(file)
 
-    def _sealed(self, first: int, present: Present, n: int) -> Segment | None:
+    def _sealed(self, first: int, present: Present, n: int, row: SegmentRow | None = None) -> Segment | None:
         """A sealed segment by its own files; `n` counts only where its footer does not."""
         files = self._files
         raw = files.read(files.path(first, "idx")) or b""
         footer = verified(files, first, raw)
         if footer is None:
+            if first + n > self._floor and row is not None and self._is_cold(row, present):
+                return self._without_stub(row)
             if first + n > self._floor:
                 return self._reindexed(first, present, n, raw, trusted=False)
             self._unlink(first, present)  # an interrupted drop, or an orphan [S-274, S-275]
@@ -214,6 +238,11 @@ class _Opening:
             return self._gap(first, raw)
         entries = entries_in(raw, footer.n)
         segment = _described(first, entries, footer_hash(raw), footer.generation)
+        if footer.magic == codec.COLD and footer.generation not in present.generations:
+            # What else is here was on its way to take its place, and did not get that far [S-285].
+            self._unlink_others(first, present, footer.generation)
+            segment.cold = True
+            return segment
         if footer.generation in present.generations:
             size = files.size(files.path(first, "data", footer.generation)) or 0
             if size >= segment.data_len:
@@ -221,10 +250,30 @@ class _Opening:
                 return segment
         if present.generations:
             return self._reindexed(first, present, footer.n, raw, trusted=True)
-        if footer.magic == codec.COLD:
-            segment.cold = True
-            return segment
         return self._without_data(segment, entries)
+
+    def _is_cold(self, row: SegmentRow, present: Present) -> bool:
+        """Whether the frames of a segment without a valid `.idx` are in the cold tier, or may be."""
+        if present.generations or row.flags & snapshot.GAP:
+            return False
+        return bool(row.flags & snapshot.COLD) or self._tier.may_have(self._files, row.first)
+
+    def _without_stub(self, row: SegmentRow) -> Segment:
+        """A cold segment whose `.idx` is lost: the tier's, if it is the one the row names, else none [S-316]."""
+        segment = Segment(row.first, row.count, row.data_len)
+        segment.sealed, segment.cold, segment.idx_xxh3 = True, True, row.idx_xxh3
+        raw = self._tier.stub(self._files, segment)
+        if raw is None:
+            log.error("topic %d: the index of cold segment %d is lost", self._files.topic_id, row.first)
+            segment.unindexed = True
+            return segment
+        self._files.write_footed(row.first, raw)
+        self._names_changed = True
+        footer = verified(self._files, row.first, raw)
+        assert footer is not None
+        segment = _described(row.first, entries_in(raw, footer.n), footer_hash(raw), footer.generation)
+        segment.cold = True
+        return segment
 
     def _gap(self, first: int, raw: bytes) -> Segment | None:
         try:

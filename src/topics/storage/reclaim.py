@@ -5,6 +5,7 @@
               hand_over deletes that came since; what comes later stays pending
               finish    the new `.idx` renamed over the old one: **the commit point**, one atomic step
               commit    the owner switches; then `unlink_data` of the old generation, and `write_tags`
+              abandon   after a failure; `discard` then takes the copy away
 
 A rewritten segment keeps its name, first seq and count: removed seqs become fillers [S-280]. A frame that does not
 verify ends the rewrite: only what is provably deleted is left out. Which segments are due, and whether floors cover a
@@ -21,7 +22,7 @@ from topics.fs import close_quietly, pwrite_all
 from topics.storage import tags
 from topics.storage.descriptor import NO_MARKS, Marks, Segment
 from topics.storage.reindex import Entries, Rows, find_frames
-from topics.storage.segfile import SegmentFiles
+from topics.storage.segfile import SegmentFiles, entries_in, verified
 from topics.storage.segments import TopicSegments
 
 
@@ -61,6 +62,18 @@ def unlink_data(files: SegmentFiles, first: int, generation: int) -> None:
     files.sync_dir()
 
 
+def make_dead_stub(files: SegmentFiles, first: int, n: int, generation: int) -> int:
+    """Its objects are gone: what was the stub of a cold segment is one of a dead segment; the hash in its footer."""
+    raw = files.read(files.path(first, "idx")) or b""
+    footer = verified(files, first, raw)
+    if footer is None or (footer.n, footer.generation) != (n, generation):
+        raise OSError(f"the index of segment {first} of topic {files.topic_id} is damaged")
+    files.remove(files.path(first, "tag"))
+    idx_xxh3 = files.write_idx(first, entries_in(raw, n).tobytes(), generation)
+    files.sync_dir()
+    return idx_xxh3
+
+
 def generations(files: SegmentFiles, first: int) -> list[int]:
     """The generations of `.data` that are there, ascending."""
     present = files.listing().get(first)
@@ -71,14 +84,14 @@ class Rewrite:
     """One rewrite of one segment."""
 
     __slots__ = (
-        "_durable", "_entries", "_fresh", "_idx_xxh3", "_late", "_lease", "_renamed", "_segments", "_taken", "data_len",
-        "files", "generation", "segment",
+        "_data", "_durable", "_entries", "_fresh", "_idx_xxh3", "_late", "_lease", "_named", "_renamed", "_segments",
+        "_taken", "data_len", "files", "generation", "segment",
     )  # fmt: skip
 
-    def __init__(self, segments: TopicSegments, segment: Segment) -> None:
-        """Begin: take what is pending and hand out the segment."""
+    def __init__(self, segments: TopicSegments, segment: Segment, data: bytes | None = None) -> None:
+        """Begin: take what is pending and hand out the segment; of a cold one the frames are given [S-285]."""
         assert segment.sealed
-        assert segment.has_data
+        assert segment.has_data if data is None else segment.cold
         assert not segment.busy
         with segments.entries(segment) as entries:
             self._entries: Entries = entries.copy()
@@ -89,6 +102,8 @@ class Rewrite:
         self.generation = segment.generation + 1
         self.data_len = 0
         self._idx_xxh3 = 0
+        self._data = data
+        self._named = False
         self._renamed = False
         self._durable = False
         self._segments = segments
@@ -98,9 +113,9 @@ class Rewrite:
 
     def copy(self) -> None:
         """Write the survivors under the new generation's name; `ValueError` if one of them does not verify."""
-        old = self._entries
-        path = self.files.path(self.segment.first, "data", self.segment.generation)
-        data = self.files.read(path) or b""
+        old, data = self._entries, self._data
+        if data is None:
+            data = self.files.read(self.files.path(self.segment.first, "data", self.segment.generation)) or b""
         rows = find_frames(data, self.files.mask, self.segment.first, self.segment.last).rows
         self._fresh, survivors = _without_deleted(data, rows, old, self.segment.first)
         self.data_len = len(survivors)
@@ -118,6 +133,7 @@ class Rewrite:
             self._flag_late()
         self._idx_xxh3 = self.files.stage_idx(first, self._fresh.tobytes(), self.generation)
         fs.point("rewrite.before_rename")
+        self._named = True
         self.files.commit_idx(first)
         self._renamed = True
         fs.point("rewrite.after_rename")
@@ -142,11 +158,19 @@ class Rewrite:
         self._lease.release()
         self.segment.busy = False
 
+    def discard(self) -> None:
+        """File work behind `abandon`: the copy goes, or it would lie there until a restart.
+
+        Not once a rename was tried: whatever that answered, the `.idx` may name the copy.
+        """
+        if not self._named:
+            self.files.remove(self.files.path(self.segment.first, "data", self.generation))
+
     def _switch(self) -> None:
         segment = self.segment
         self._segments.reader.forget(segment)
         self._lease.release()
-        segment.busy = False
+        segment.busy = segment.cold = segment.behind = False
         segment.generation, segment.data_len, segment.idx_xxh3 = self.generation, self.data_len, self._idx_xxh3
         segment.has_tags = bool((self._fresh["flags"] & codec.HAS_TAG).any())
 

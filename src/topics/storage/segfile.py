@@ -1,7 +1,7 @@
 """The files of one topic directory (06 §2, §8): their names, and how each is brought to disk.
 
     .idx, gap segment   tmp, fsync, rename [S-130]; `sync_dir` is the caller's, once for all names it changed
-    .tag                tmp, rename, no sync: it is derived and its checksum tells [S-187]
+    .tag                tmp, rename, no sync: it is derived and its checksum tells [S-187]; synced once `.data` is cold
     .data               written by its owner through one descriptor from first write to last sync (13 §6)
 
 A temporary file is always a new one: what an earlier attempt left may hold pages that a failed sync forgot. Stateless
@@ -105,8 +105,12 @@ class SegmentFiles:
     def write_idx(self, first: int, entries: Buffer, generation: int = 0, magic: bytes = codec.HOT) -> int:
         """Replace a sealed segment's `.idx`; returns the hash in its footer."""
         footer = codec.encode_footer(entries, self.segment_mask(first), magic, generation)
-        self._replace(self.path(first, "idx"), bytes(entries) + footer, durable=True)
-        return footer_hash(footer)
+        return self.write_footed(first, bytes(entries) + footer)
+
+    def write_footed(self, first: int, raw: Buffer) -> int:
+        """Replace a sealed segment's `.idx` by these bytes, footer included; returns the hash in it."""
+        self._replace(self.path(first, "idx"), raw, durable=True)
+        return footer_hash(raw)
 
     def stage_idx(self, first: int, entries: Buffer, generation: int) -> int:
         """The first half of `write_idx`: the temporary file, synced; `commit_idx` is the other."""

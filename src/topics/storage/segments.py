@@ -10,7 +10,7 @@ applied again to every buffer that is brought in, no switch of files can lose on
 
 **Threads.** Everything here belongs to the topic's owner. Jobs copy what they need when they are begun, do their file
 work anywhere, and come back with `commit` or `abandon`. At most one cycle runs per topic; a segment in the hands of a
-job is `busy` and no other job begins on it. Hot tier only: a cold segment has its index here, its frames elsewhere.
+job is `busy` and no other job begins on it. A cold segment has its index here, its frames elsewhere.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from topics.storage.maps import MapCache
 from topics.storage.reindex import Entries, Range, live_of, stats
 from topics.storage.segfile import SegmentFiles, entries_in
 from topics.storage.segread import Absent, SegmentReader, Seqs
+from topics.storage.tiers.blocks import ColdRead
 
 
 class Removed(NamedTuple):
@@ -129,12 +130,13 @@ class TopicSegments:
         """Count a segment's entries again (06 §14 step 6)."""
         self.reader.learn(segment, counts=True)
 
-    def read(self, segment: Segment, seqs: Seqs) -> list[DataFrame | Absent]:
+    def read(self, segment: Segment, seqs: Seqs, cold: ColdRead | None = None) -> list[DataFrame | Absent]:
         """The frames of ascending `seqs` of a segment, each verified [S-173].
 
         `FileNotFoundError`: the files changed under the caller, who takes a fresh view and tries again [S-172].
+        `NeedsBlocks`: the same, once the blocks are there.
         """
-        return self.reader.frames(segment, seqs)
+        return self.reader.frames(segment, seqs, cold)
 
     def tagged(self, segment: Segment, tag: bytes | str) -> tags.SeqArray:
         """Seqs of a sealed segment's records with this tag, deleted ones included [S-187]."""
@@ -172,6 +174,10 @@ class TopicSegments:
         return Removed(records, accounted)
 
     def _mark(self, segment: Segment, rel: Marks, again: bool) -> Removed:
+        if segment.unindexed:
+            # Nobody knows which of them live: they are marked when the index is back.
+            segment.pending = np.union1d(segment.pending, rel).astype(np.uint32)
+            return Removed(0, 0)
         with self.reader.entries(segment, writable=True) as entries:
             chosen = entries[rel]
             live = live_of(chosen)
@@ -223,7 +229,7 @@ class TopicSegments:
                 limits=self.limits,
                 next_seq=self.end,
                 active=None if active is None else OpenSegment.copied(active),
-                marked=[MarkedSegment.copied(one) for one in marked],
+                marked=[self._marked(one) for one in marked],
                 strays=frozenset(self._strays),
                 reset=self._reset,
                 untrusted=self._untrusted,
@@ -234,9 +240,16 @@ class TopicSegments:
         return self._cycle
 
     def _is_marked(self, one: Segment) -> bool:
-        if not one.sealed or one.gap is not None or one.busy:
+        if not one.sealed or one.gap is not None or one.busy or one.unindexed:
             return False
         return bool(len(one.pending)) or one.given_up or one.first in self.reader.damaged
+
+    def _marked(self, one: Segment) -> MarkedSegment:
+        """A cold segment's entries are handed over: nothing on disk could stand in for them [S-316]."""
+        if not one.cold:
+            return MarkedSegment.copied(one)
+        with self.reader.entries(one) as entries:
+            return MarkedSegment.copied(one, entries.copy())
 
     def commit(self, cycle: Cycle) -> None:
         """The cycle's mark is durable: its segments are the copy of record (06 §12 step 6)."""
@@ -264,6 +277,7 @@ class TopicSegments:
         assert segment is not None
         segment.idx_xxh3 = idx_xxh3
         segment.settle(one.marks)
+        segment.behind = segment.cold
         self.reader.damaged.discard(one.first)
         self.reader.forget(segment)
         if one.given_up:

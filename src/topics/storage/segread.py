@@ -5,14 +5,19 @@
     frames    mapped where possible, else by pread; checksum, seq and length must be right, twice wrong is unreadable
     tags      the sidecar, made anew where it is missing or damaged [S-187]
 
+Frames of a cold segment come from blocks in memory; `NeedsBlocks` where they are not there yet (06 §16.3). Its index is
+here; one that is damaged cannot be made anew from here: the segment is *unindexed*, and everything in it reads as
+damage until the tier gives the index back [S-316].
+
 Pending marks are applied to every buffer that is brought in. Used by the topic's owner.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 
@@ -30,8 +35,9 @@ from topics.fs import File, close_quietly, pread_all
 from topics.storage import tags
 from topics.storage.descriptor import Segment
 from topics.storage.maps import Lease, MapCache, WrongSize
-from topics.storage.reindex import Entries, find_frames, live_of, stats
+from topics.storage.reindex import DAMAGE, Entries, find_frames, live_of, stats
 from topics.storage.segfile import SegmentFiles, entries_in, load_entries, verified
+from topics.storage.tiers.blocks import ColdRead, NeedsBlocks, Place, Wanted
 
 log = logging.getLogger("topics.storage")
 
@@ -40,6 +46,9 @@ Seqs = Sequence[int] | npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedin
 SPAN_GAP_BYTES = 64 << 10
 """Frames at most so far apart are fetched by one read (06 §10)."""
 SPAN_BYTES_MAX = 1 << 20
+
+
+LostTags = Callable[[SegmentFiles, Segment], bytes | None]
 
 
 class Absent(Enum):
@@ -61,6 +70,8 @@ class SegmentReader:
         """Frames and index files that failed verification (`topics_segment_corrupt_total`)."""
         self.damaged: set[int] = set()
         """Sealed segments whose `.idx` on disk has to be replaced."""
+        self.lost_tags: LostTags | None = None
+        """While a store is opened: asks the cold tier for tags that are not here; later the owner waits for nobody."""
         self._maps = maps
 
     @contextmanager
@@ -90,10 +101,12 @@ class SegmentReader:
             with self.entries(segment) as entries:
                 segment.learn(stats(entries), counts=counts)
 
-    def frames(self, segment: Segment, seqs: Seqs) -> list[DataFrame | Absent]:
+    def frames(self, segment: Segment, seqs: Seqs, cold: ColdRead | None = None) -> list[DataFrame | Absent]:
         """The frames of ascending `seqs` of a segment, each verified [S-173, S-176]."""
-        assert not segment.cold, "cold frames are read through their store"
         wanted = np.asarray(seqs, np.uint64)
+        if segment.cold:
+            assert cold is not None, "cold frames are read through their store"
+            return self._cold_frames(segment, wanted, cold)
         found = self._fetch(segment, wanted, mapped=True)
         failed = [at for at, one in enumerate(found) if one is Absent.UNREADABLE]
         if not failed or not segment.has_data:
@@ -103,10 +116,41 @@ class SegmentReader:
         for at, one in zip(failed, self._fetch(segment, wanted[failed], mapped=False), strict=True):
             found[at] = one
         unreadable = [int(wanted[at]) for at in failed if found[at] is Absent.UNREADABLE]
-        if unreadable:
-            self.corrupt += len(unreadable)
-            log.error("topic %d: unreadable seqs %s", self.files.topic_id, unreadable)
+        self._note_unreadable(unreadable)
         return found
+
+    def _note_unreadable(self, seqs: list[int]) -> None:
+        if seqs:
+            self.corrupt += len(seqs)
+            log.error("topic %d: unreadable seqs %s", self.files.topic_id, seqs)
+
+    def _cold_frames(self, segment: Segment, seqs: npt.NDArray[np.uint64], cold: ColdRead) -> list[DataFrame | Absent]:
+        """Frames out of blocks in memory; what does not verify is fetched once more before it is given up."""
+        found: list[DataFrame | Absent] = [Absent.GONE] * len(seqs)
+        live, places = self._live_places(segment, seqs)
+        if not places:
+            return found
+        place = Place(self.files.topic_id, segment.first, segment.generation)
+        if place in cold.absent:
+            frames: list[DataFrame | Absent] = [Absent.UNREADABLE] * len(places)
+        else:
+            frames = _cold_spans(cold, place, segment.data_len, places, self.files.mask)
+        for at, frame in zip(live.tolist(), frames, strict=True):
+            found[at] = frame
+        unreadable = {one[0] for one, frame in zip(places, frames, strict=True) if frame is Absent.UNREADABLE}
+        self._note_unreadable(sorted(unreadable - cold.unreadable))  # a call may come here several times
+        cold.unreadable |= unreadable
+        return found
+
+    def _live_places(
+        self, segment: Segment, seqs: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, int]]]:
+        """Which of the seqs live, and where: seq, offset and size of each."""
+        with self.entries(segment) as entries:
+            chosen = entries[(seqs - np.uint64(segment.first)).astype(np.int64)]
+        live = np.flatnonzero(live_of(chosen))
+        offsets, sizes = chosen["offset"][live].tolist(), chosen["len"][live].tolist()
+        return live, list(zip(seqs[live].tolist(), offsets, sizes, strict=True))
 
     def project(self, segment: Segment, first: int, entries: Entries, wanted: Projection) -> list[bytes] | None:
         """Live records in a row as JSON, each verified; None: `frames` has to look closer [S-173]."""
@@ -129,9 +173,9 @@ class SegmentReader:
     def sidecar(self, segment: Segment) -> Iterator[tags.TagSidecar | None]:
         """The tags of a sealed segment, None if it has none; not to be kept behind the block."""
         assert segment.sealed
-        if segment.has_tags is None:
+        if segment.has_tags is None and not segment.unindexed:
             self.learn(segment, counts=False)
-        if not segment.has_tags:
+        if not segment.has_tags and not segment.unindexed:
             yield None
             return
         path = self.files.path(segment.first, "tag")
@@ -185,8 +229,15 @@ class SegmentReader:
         return None
 
     def _repaired(self, segment: Segment) -> bytearray:
-        """The `.idx` of a sealed segment made from its `.data`, in memory; the next cycle brings it to disk."""
+        """The `.idx` of a sealed segment made from its `.data`, in memory; the next cycle brings it to disk.
+
+        That of a cold one is not made up: what stands for it says that everything is damaged, and stays in memory.
+        """
         self.corrupt += 1
+        if segment.cold:
+            segment.unindexed = True
+            ts = segment.min_ts or 0
+            return bytearray(codec.fillers(segment.n, ts, DAMAGE if self.told else 0) + bytes(codec.ENTRY_BYTES))
         self.damaged.add(segment.first)
         known = (segment.first, segment.n, segment.generation)
         entries = load_entries(self.files, *known, has_data=segment.has_data, told=self.told)
@@ -196,15 +247,11 @@ class SegmentReader:
         found: list[DataFrame | Absent] = [Absent.GONE] * len(seqs)
         if segment.gap is not None:
             return found
-        with self.entries(segment) as entries:
-            chosen = entries[(seqs - np.uint64(segment.first)).astype(np.int64)]
-        live = np.flatnonzero(live_of(chosen))
-        if not len(live):
+        live, places = self._live_places(segment, seqs)
+        if not places:
             return found
-        frames: list[DataFrame | Absent] = [Absent.UNREADABLE] * len(live)
+        frames: list[DataFrame | Absent] = [Absent.UNREADABLE] * len(places)
         if segment.has_data:
-            offsets, sizes = chosen["offset"][live].tolist(), chosen["len"][live].tolist()
-            places = list(zip(seqs[live].tolist(), offsets, sizes, strict=True))
             frames = self._decoded(segment, places, mapped)
         for at, frame in zip(live.tolist(), frames, strict=True):
             found[at] = frame
@@ -249,6 +296,8 @@ class SegmentReader:
 
     def _new_sidecar(self, segment: Segment) -> bytes | None:
         """From `.data`; written for the next time where that works, because nothing depends on it."""
+        if segment.cold:
+            return self._cold_sidecar(segment)
         if not segment.has_data:
             return None
         data = self.files.read(self.files.path(segment.first, "data", segment.generation)) or b""
@@ -259,6 +308,60 @@ class SegmentReader:
         except OSError as error:
             log.warning("no sidecar for segment %d: %s", segment.first, error)
         return raw
+
+    def _cold_sidecar(self, segment: Segment) -> bytes | None:
+        """Nothing here can make them anew; without them nobody knows what a delete by tag is about."""
+        raw = self.lost_tags(self.files, segment) if self.lost_tags is not None else None
+        if raw is not None:
+            self.files.write_tag(segment.first, raw, durable=True)
+            self.files.sync_dir()
+            return raw
+        segment.untagged = True
+        self.corrupt += 1
+        told = (
+            f"topic {self.files.topic_id}: the tags of segment {segment.first} are lost; its data is in the cold tier"
+        )
+        if self.lost_tags is None:
+            raise OSError(errno.EIO, told)
+        log.error("%s", told)
+        return None
+
+
+def is_sidecar(raw: bytes, files: SegmentFiles, first: int, n: int) -> bool:
+    """Whether these bytes are the tags of a segment."""
+    try:
+        tags.TagSidecar(raw, files.topic_id, first, n)
+    except (NotASidecar, UnsupportedFormat):
+        return False
+    return True
+
+
+def _cold_spans(
+    cold: ColdRead, place: Place, data_len: int, places: list[tuple[int, int, int]], mask: int
+) -> list[DataFrame | Absent]:
+    """Frames of a cold segment, neighbours together; `NeedsBlocks` while one of them is not in memory."""
+    spans: list[tuple[int, int, tuple[bytes, int]]] = []
+    missing: dict[Wanted, None] = {}
+    at = 0
+    while at < len(places):
+        behind, start, end = _span(places, at)
+        piece = cold.span(place, data_len, start, end)
+        if isinstance(piece, list):
+            missing.update(dict.fromkeys(piece))
+        else:
+            spans.append((at, behind, piece))
+        at = behind
+    if missing:
+        raise NeedsBlocks(list(missing))
+    found: list[DataFrame | Absent] = []
+    for at, behind, (data, base) in spans:
+        found += _decode_all(data, [(seq, offset - base, n) for seq, offset, n in places[at:behind]], mask)
+    failed = [one for one, frame in zip(places, found, strict=True) if frame is Absent.UNREADABLE]
+    again = cold.distrust(place, data_len, [(offset, offset + n) for _, offset, n in failed])
+    if again:
+        raise NeedsBlocks(again)
+    cold.records += sum(cold.is_fetched(place, offset, offset + n) for _, offset, n in places)
+    return found
 
 
 def _decode_all(buffer: Buffer, places: list[tuple[int, int, int]], mask: int) -> list[DataFrame | Absent]:

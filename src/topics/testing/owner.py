@@ -32,6 +32,9 @@ class SteppedOwner:
     def aside(self, lane: str, work: Work, done: Done) -> None:
         self.lanes.setdefault(lane, deque()).append((work, done))
 
+    def apart(self, lane: str, work: Work, done: Done) -> None:
+        self.aside(lane, work, done)
+
     def sliced(self, work: Steps, done: Done) -> None:
         self.aside("slices", lambda: deque(work, maxlen=0), done)
 

@@ -9,6 +9,8 @@ A rule about reading holds wherever the records lie. Such a test takes a `place`
     killed     the process died; its page cache lived on
     trimmed    only segments and snapshots are left, then the process died
     crashed    the machine died and lost every byte that was not synced
+    cold       checkpointed into many small segments, and those moved to the cold tier
+    restored   the same, then the process died
     ram        an engine without a directory, where everything stays in memory
 
 Topics made by `Store.put` are of class `fsync`, so that every place must show the same.
@@ -36,7 +38,8 @@ T = TypeVar("T")
 
 PATH = "store"
 TOPIC = "t"
-PLACES = ("tail", "active", "sealed", "reopened", "killed", "trimmed", "crashed", "ram")
+COLD = "cold"
+PLACES = ("tail", "active", "sealed", "reopened", "killed", "trimmed", "crashed", "cold", "restored", "ram")
 STOPS = ("reopened", "killed", "crashed")
 U64_MAX = 2**64 - 1
 WAIT_S = 20.0
@@ -71,6 +74,7 @@ class Store:
             "wal_init_zero": False,
             "segment_max_events": EVENTS.get(place, 3),
             "reserve_min": 16,
+            **({"cold_dir": COLD, "hot_retain_segments": 0} if place in ("cold", "restored") else {}),
             **options,
         }
         self.clock = ManualClock()
@@ -140,9 +144,18 @@ class Store:
         elif place == "trimmed":
             self.trim()
             return self.kill()
+        elif place in ("cold", "restored"):
+            engine.checkpoint(full=True)
+            self.relocate()
+            return engine if place == "cold" else self.kill()
         elif place in STOPS:
             return self.stop(place)
         return engine
+
+    def relocate(self) -> None:
+        """What is due to move to the cold tier moves, without waiting for the time of it."""
+        with self.engine._owner:
+            self.engine._relocator.tick()
 
     def trim(self) -> None:
         """Leave nothing to the log: both retained snapshots lie behind everything written so far."""

@@ -48,7 +48,8 @@ def check(engine: Engine, limit: int, wanted: Projection) -> None:
         query = reading.Query.parse("t", from_seq, None, limit, 0, None, 0, engine.core.limits)
         with engine._owner:
             topic = engine.core.names["t"]
-            plain, made = reading.walk(topic, query), reading.walk(topic, query, wanted)
+            cold = engine.core.cold.read()
+            plain, made = reading.walk(topic, query, cold), reading.walk(topic, query, cold, wanted)
         pieces: list[Any] = list(made.records)
         assert pieces == [rendered(one, wanted) for one in plain.records]
         for piece in pieces:
@@ -105,7 +106,7 @@ def test_a_damaged_frame_is_a_tombstone_as_json_too(tmp_path: Path) -> None:
         check(engine, 20, Projection())
         query = reading.Query.parse("t", 0, None, 20, 0, None, 0, engine.core.limits)
         with engine._owner:
-            made = reading.walk(engine.core.names["t"], query, Projection())
+            made = reading.walk(engine.core.names["t"], query, engine.core.cold.read(), Projection())
         assert len(made.records) < 20
 
 
@@ -118,6 +119,7 @@ def test_the_byte_budget_ends_a_page_in_the_same_place(tmp_path: Path) -> None:
             query = reading.Query.parse("t", 0, None, 1000, budget, None, 0, engine.core.limits)
             with engine._owner:
                 topic = engine.core.names["t"]
-                plain, made = reading.walk(topic, query), reading.walk(topic, query, Projection())
+                cold = engine.core.cold.read()
+                plain, made = reading.walk(topic, query, cold), reading.walk(topic, query, cold, Projection())
             assert len(made.records) == len(plain.records) >= 1
             assert made.next_from_seq == plain.next_from_seq

@@ -1,0 +1,403 @@
+"""The relocator: what belongs to the cold tier goes there, one thing after another, on a thread of its own (06 §16.2).
+
+    plan      every 5 s, in slices: what is due in each topic
+    drop      objects of segments and topics that are gone; kept in line until the tier takes it [S-274, S-318]
+    mend      stubs that were lost are fetched again [S-316]
+    follow    deletes reach the cold copies, at most once a minute each [S-315]
+    move      sealed segments past hot retention, oldest first (`storage.tiers.relocation`)
+    rewrite   mostly dead cold segments come back smaller, at most once a day each, and move again [S-285]
+    sweep     objects that no descriptor names, now and then [S-275, S-285]
+
+The first failure ends a round: whatever it was, the hot copy or the object stays in force and the next round tries
+again [S-312]. Local file work goes where all file work goes, so that closing waits for it; the tier nobody waits for.
+Owner only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from topics.engine import reclaim
+from topics.engine.cold import Drop
+from topics.engine.core import Core
+from topics.engine.topic import Topic
+from topics.errors import EngineClosed, TopicsError
+from topics.storage import reclaim as storage
+from topics.storage.descriptor import Segment
+from topics.storage.segments import TopicSegments
+from topics.storage.tiers.relocation import (
+    Following,
+    Mending,
+    Relocation,
+    clear_topic,
+    delete_objects,
+    fetch_data,
+)
+from topics.storage.tiers.store import ColdRoot, SegmentId, check_owner
+
+log = logging.getLogger("topics.engine")
+
+SLICE: Final = 256
+"""Topics looked at in one stretch."""
+FOLLOW_MS: Final = 60_000
+MEND_MS: Final = 60_000
+REWRITE_MS: Final = 86_400_000
+SWEEP_MS: Final = 3_600_000
+
+Done = Callable[[BaseException | None], None]
+Job = Callable[[Done], None]
+"""Begins something, and is told when it is over; an error ends the round."""
+
+
+class Relocator:
+    """One per engine."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._busy = False
+        self._jobs: deque[Job] = deque()
+        self._at_ms: dict[tuple[str, int, int], int] = {}
+        """When something was last done to a segment: what, topic, first seq."""
+        self._swept_ms: int | None = None
+        self._free_at_ms = 0
+
+    def tick(self) -> None:
+        """Begin a round, unless one is under way."""
+        core = self._core
+        if self._busy or core.cold.root is None or core.closing:
+            return
+        self._busy = True
+        self._jobs.clear()
+        self._plan(list(core.topics))
+
+    # -- what is due -------------------------------------------------------------------------------------------------
+
+    def _plan(self, ids: list[int]) -> None:
+        """Look at some topics, then at the next; then do what is due."""
+        core = self._core
+        for id in ids[:SLICE]:
+            topic = core.topics.get(id)
+            if topic is not None and topic.index.segments is not None:
+                self._plan_topic(topic, topic.index.segments)
+        if ids[SLICE:]:
+            core.owner.soon(partial(self._plan, ids[SLICE:]))
+            return
+        for drop in core.cold.drops.values():
+            self._jobs.appendleft(partial(self._drop, drop))
+        for topic_id in core.cold.clears:
+            self._jobs.appendleft(partial(self._clear, topic_id))
+        now = core.clock.now_ms()
+        if self._swept_ms is None or not 0 <= now - self._swept_ms < SWEEP_MS:
+            self._jobs.append(self._sweep)
+        self._next(None)
+
+    def _plan_topic(self, topic: Topic, segments: TopicSegments) -> None:
+        for one in segments.segments:
+            if not one.cold or one.stub:
+                continue
+            if (one.unindexed or one.untagged) and self._is_due("mend", topic, one, MEND_MS):
+                self._jobs.append(partial(self._mend, topic, one))
+            elif one.behind and self._is_due("follow", topic, one, FOLLOW_MS):
+                self._jobs.append(partial(self._follow, topic, one))
+            elif self._is_worth_rewriting(topic, one):
+                self._jobs.append(partial(self._rewrite, topic, one))
+        self._jobs.extend(partial(self._move, topic, one) for one in self._past_retention(topic, segments))
+
+    def _is_due(self, what: str, topic: Topic, one: Segment, every_ms: int) -> bool:
+        at = self._at_ms.get((what, topic.id, one.first))
+        return at is None or not 0 <= self._core.clock.now_ms() - at < every_ms
+
+    def _note(self, what: str, topic: Topic, one: Segment) -> None:
+        self._at_ms[what, topic.id, one.first] = self._core.clock.now_ms()
+
+    def _past_retention(self, topic: Topic, segments: TopicSegments) -> list[Segment]:
+        """Hot segments that hot retention does not keep, oldest first [S-310]."""
+        config = self._core.config
+        sealed = [one for one in segments.segments if one.sealed and one.gap is None and (one.has_data or one.cold)]
+        keep, size = 0, 0
+        for one in reversed(sealed):
+            size += one.data_len
+            if keep >= config.hot_retain_segments or 0 < config.hot_retain_bytes < size:
+                break
+            keep += 1
+        return [one for one in sealed[: len(sealed) - keep] if self._may_move(topic, segments, one)]
+
+    def _may_move(self, topic: Topic, segments: TopicSegments, one: Segment) -> bool:
+        if not one.has_data or one.busy or not one.live or one.last > topic.index.ckpt_seq or one.last < topic.floor:
+            return False
+        return one.first not in segments.reader.damaged and not self._core.pins.is_frozen(topic.id, one.first)
+
+    def _is_worth_rewriting(self, topic: Topic, one: Segment) -> bool:
+        core = self._core
+        if not core.config.reclaim_rewrite or core.cold.is_failing or core.clock.now_ms() < self._free_at_ms:
+            return False
+        if not self._is_due("rewrite", topic, one, REWRITE_MS) or core.pins.is_frozen(topic.id, one.first):
+            return False
+        assert topic.index.segments is not None
+        return reclaim.is_mostly_dead(topic.index.segments, one, core.config.rewrite_min_bytes)
+
+    # -- one after another -------------------------------------------------------------------------------------------
+
+    def _next(self, error: BaseException | None) -> None:
+        if error is not None or not self._jobs or self._core.closing:
+            self._busy = False
+            return
+        job = self._jobs.popleft()
+        try:
+            job(lambda error: self._core.owner.soon(partial(self._next, error)))
+        except (OSError, TopicsError) as failed:
+            log.error("the relocator: %s", failed)
+            self._core.owner.soon(partial(self._next, failed))
+
+    def _apart(self, work: Callable[[], object], done: Done) -> None:
+        """Work that asks the tier."""
+
+        def told(error: BaseException | None) -> None:
+            self._core.cold.note(error)
+            if error is None and self._core.closing:
+                error = EngineClosed("the engine is closing")
+            done(error)
+
+        self._core.owner.apart("relocate", work, told)
+
+    def _files(self, work: Callable[[], object], done: Done) -> None:
+        """Work in the data directory."""
+
+        def told(error: BaseException | None) -> None:
+            if error is not None:
+                log.error("the relocator: %s", error)
+            done(error)
+
+        self._core.owner.aside("files", work, told)
+
+    def _root(self) -> tuple[ColdRoot, str]:
+        assert self._core.cold.root is not None
+        return self._core.cold.root, self._core.cold.store_id
+
+    def _move(self, topic: Topic, one: Segment, done: Done) -> None:
+        """One relocation."""
+        core, segments = self._core, topic.index.segments
+        assert segments is not None
+        if topic.removed or segments.find(one.first) is not one or not self._may_move(topic, segments, one):
+            done(None)
+            return
+        move = Relocation(segments, one, *self._root())
+
+        def copied(error: BaseException | None) -> None:
+            if error is not None:
+                done(error)
+            elif topic.removed or segments.find(one.first) is not one:
+                self._undo(topic, one, move.generation)
+                done(None)
+            elif not move.is_current() or core.pins.is_frozen(topic.id, one.first):
+                done(None)  # somebody else has it now; the copy is recognised next time
+            else:
+                move.begin_settling()
+                self._files(move.settle, settled)
+
+        def settled(error: BaseException | None) -> None:
+            if error is not None:
+                move.abandon()
+                done(error)
+                return
+            move.commit()
+            core.cold.relocated += 1
+            core.logged = True  # the next snapshot says where it is
+            reclaim.unlink_when_free(core, topic, one.first, move.generation, move.unlink)
+            self._apart(move.delete_others, done)
+
+        self._apart(move.copy, copied)
+
+    def _undo(self, topic: Topic, one: Segment, generation: int) -> None:
+        """It was dropped while it was copied: the copy goes too."""
+        if not topic.removed:
+            assert topic.index.segments is not None
+            self._core.cold.drop(Drop(topic.id, one.first, generation, topic.index.segments.files))
+
+    def _follow(self, topic: Topic, one: Segment, done: Done) -> None:
+        segments = topic.index.segments
+        assert segments is not None
+        if topic.removed or not one.cold or segments.find(one.first) is not one:
+            done(None)
+            return
+        self._note("follow", topic, one)
+        following = Following(segments, one, *self._root())
+
+        def ended(error: BaseException | None) -> None:
+            if error is None:
+                following.commit()
+            done(error)
+
+        self._apart(following.run, ended)
+
+    def _mend(self, topic: Topic, one: Segment, done: Done) -> None:
+        segments = topic.index.segments
+        assert segments is not None
+        self._note("mend", topic, one)
+        mending = Mending(segments, one, *self._root())
+
+        def fetched(error: BaseException | None) -> None:
+            if error is None and mending.is_found and not topic.removed and segments.find(one.first) is one:
+                self._files(mending.write, written)
+            else:
+                done(error)
+
+        def written(error: BaseException | None) -> None:
+            if error is None and not topic.removed and segments.find(one.first) is one:
+                mending.commit()
+                topic.forget_ahead()
+                topic.recount()
+                log.warning("topic %r: what was lost of segment %d is back", topic.name, one.first)
+            done(error)
+
+        self._apart(mending.run, fetched)
+
+    def _rewrite(self, topic: Topic, one: Segment, done: Done) -> None:
+        self._note("rewrite", topic, one)
+        rate = max(self._core.config.reclaim_bytes_per_sec, 1)
+        self._free_at_ms = self._core.clock.now_ms() + one.data_len * 2000 // rate
+        self.rewrite(topic, one, done)
+
+    def rewrite(self, topic: Topic, one: Segment, done: Done) -> None:
+        """Bring a cold segment back without what is deleted of it; the next round moves it again [S-285].
+
+        It is nobody's while it is fetched: only the local steps hold it back from others.
+        """
+        core, segments, generation = self._core, topic.index.segments, one.generation
+        assert segments is not None
+        fetched: list[bytes] = []
+        id = SegmentId(one.first, generation)
+
+        def fetch() -> None:
+            fetched.append(fetch_data(*self._root(), topic.id, id, one.data_len))
+
+        def here(error: BaseException | None) -> None:
+            current = not topic.removed and segments.find(one.first) is one and one.cold and not one.busy
+            if error is None and (not current or one.generation != generation or one.unindexed):
+                error = OSError(f"segment {one.first} of {topic.name!r} has changed meanwhile")
+            if error is not None:
+                done(error)
+            else:
+                reclaim.rewrite(core, topic, one, done, fetched.pop())
+
+        self._apart(fetch, here)
+
+    # -- what is gone ------------------------------------------------------------------------------------------------
+
+    def _drop(self, drop: Drop, done: Done) -> None:
+        """Objects first, then the local files; a dead stub loses only its mark of being cold [S-274]."""
+        core = self._core
+        if core.cold.drops.get(drop.key) is not drop:
+            done(None)
+            return
+
+        def deleted(error: BaseException | None) -> None:
+            topic = core.topics.get(drop.topic_id)
+            if error is not None or topic is None or topic.removed:
+                if error is None:
+                    core.cold.drops.pop(drop.key, None)
+                done(error)
+                return
+            one = topic.index.segments.find(drop.first) if drop.stub and topic.index.segments is not None else None
+            if drop.stub and (one is None or one.busy):
+                if one is None:
+                    core.cold.drops.pop(drop.key, None)
+                done(None)
+            else:
+                finish(one)
+
+        def finish(one: Segment | None) -> None:
+            if one is not None:
+                one.busy = True
+            xxh3: list[int] = []
+
+            def work() -> None:
+                if drop.stub and one is not None:
+                    xxh3.append(storage.make_dead_stub(drop.files, one.first, one.n, one.generation))
+                else:
+                    storage.unlink(drop.files, drop.first)
+
+            def ended(error: BaseException | None) -> None:
+                if one is not None:
+                    one.busy = False
+                if error is None:
+                    core.cold.drops.pop(drop.key, None)
+                    if one is not None:
+                        one.cold, one.idx_xxh3 = False, xxh3[0]
+                done(error)
+
+            self._files(work, ended)
+
+        work = partial(delete_objects, *self._root(), drop.topic_id, drop.first, drop.generation)
+        self._apart(work, deleted)
+
+    def _clear(self, topic_id: int, done: Done) -> None:
+        """A deleted topic: its objects, then the directory that was left to remember them by."""
+        cold = self._core.cold
+
+        def cleared(error: BaseException | None) -> None:
+            dir = cold.clears.get(topic_id)
+            if error is not None or dir is None:
+                done(error)
+            else:
+                self._files(partial(_remove_dir, self._core, dir), partial(removed, dir))
+
+        def removed(dir: str, error: BaseException | None) -> None:
+            if error is None:
+                cold.clears.pop(topic_id, None)
+            done(error)
+
+        self._apart(partial(clear_topic, *self._root(), topic_id), cleared)
+
+    def _sweep(self, done: Done) -> None:
+        """Objects of topics that are gone, of segments below the floors, and of generations that no `.idx` names."""
+        core = self._core
+        root, store_id = self._root()
+        found: dict[int, list[SegmentId]] = {}
+
+        def look() -> None:
+            check_owner(root, store_id)
+            found.update((id, root.topic(id).list()) for id in root.topics())
+
+        def looked(error: BaseException | None) -> None:
+            if error is not None:
+                done(error)
+                return
+            self._swept_ms = core.clock.now_ms()
+            gone = [id for id in found if id not in core.topics and id not in core.creating and id < core.next_topic_id]
+            stale = {id: self._stale(id, ids) for id, ids in found.items() if id in core.topics}
+            self._apart(partial(sweep, gone, stale), done)
+
+        def sweep(gone: list[int], stale: dict[int, list[SegmentId]]) -> None:
+            check_owner(root, store_id)
+            for id in gone:
+                root.topic(id).clear()
+            for id, ids in stale.items():
+                for one in ids:
+                    root.topic(id).delete(one)
+
+        self._apart(look, looked)
+
+    def _stale(self, topic_id: int, ids: list[SegmentId]) -> list[SegmentId]:
+        topic = self._core.topics[topic_id]
+        segments = topic.index.segments
+        if segments is None:
+            return []
+        found = []
+        for id in ids:
+            one = segments.find(id.first)
+            if one is None:
+                if id.first < topic.floor and (topic_id, id.first) not in self._core.cold.drops:
+                    found.append(id)
+            elif one.first == id.first and id.generation != one.generation and not one.unindexed:
+                found.append(id)
+        return found
+
+
+def _remove_dir(core: Core, dir: str) -> None:
+    if core.fs.exists(dir):
+        core.fs.rmdir(dir)

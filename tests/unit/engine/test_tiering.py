@@ -1,0 +1,495 @@
+"""Old segments in the cold tier: moved, read, deleted from, dropped, rewritten; and a tier that is gone (06 §16)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.engine import kit
+from topics.engine.engine import Engine
+from topics.errors import ColdStoreMismatch, StoreUnavailable
+from topics.model import new
+from topics.storage.descriptor import Segment
+from topics.storage.tiers.folder import FolderRoot
+from topics.storage.tiers.store import SegmentId
+
+DAY_MS = 86_400_000
+
+
+def cold_files(store: kit.Store, ending: str = "") -> list[str]:
+    return sorted(path for path in store.sim.files() if path.startswith("cold/") and path.endswith(ending))
+
+
+def hot_files(store: kit.Store, ending: str = "") -> list[str]:
+    return sorted(path for path in store.sim.files() if path.startswith("store/topics/") and path.endswith(ending))
+
+
+def segments_of(engine: Engine, name: str = kit.TOPIC) -> list[Segment]:
+    segments = engine.core.names[name].index.segments
+    assert segments is not None
+    return segments.segments
+
+
+def cold_of(engine: Engine, name: str = kit.TOPIC) -> list[bool]:
+    return [one.cold for one in segments_of(engine, name)]
+
+
+def store_of(records: int = 20, **options: Any) -> kit.Store:
+    """Records in segments of three, of which all sealed ones are cold."""
+    store = kit.Store("cold", **options)
+    store.put()
+    for n in range(1, records + 1):
+        kit.write(store.engine, n, tag=f"t:{n % 2}")
+    store.settle()
+    return store
+
+
+def unmount(store: kit.Store) -> dict[str, bytes]:
+    """The cold folder is an empty mount point; what was there is given back."""
+    files = {path: raw for path, raw in store.sim.files().items() if path.startswith("cold/")}
+    for path in files:
+        store.sim.lose_file(path)
+    return files
+
+
+def mount(store: kit.Store, files: dict[str, bytes]) -> None:
+    store.sim.load(files)
+
+
+# -- moving ------------------------------------------------------------------------------------------------------------
+
+
+def test_sealed_segments_past_hot_retention_move_and_read_as_before() -> None:
+    """[S-310, S-316] The newest stay; index and tags stay here, data goes."""
+    store = store_of(20, hot_retain_segments=2)
+    assert cold_of(store.engine) == [True] * 4 + [False] * 3
+    assert [len(cold_files(store, part)) for part in (".data", ".idx", ".tag")] == [4, 4, 4]
+    assert [len(hot_files(store, part)) for part in (".data", ".idx", ".tag")] == [3, 7, 6]
+    seen = kit.everything(store.engine)
+    assert seen.values == list(range(1, 21))
+    assert store.engine.metrics()["topics_relocated_total"] == 4
+    assert store.engine.metrics()["topics_cold_reads_total"] == 4
+    store.relocate()
+    assert store.engine.metrics()["topics_relocated_total"] == 4
+    assert store.engine.metrics()["topics_segments"] == 7
+    store.check_order()
+
+
+@pytest.mark.parametrize(
+    ("segments", "nbytes", "kept"),
+    [(0, 0, 0), (2, 0, 2), (99, 0, 6), (99, 1, 0), (4, 200, 1), (4, 300, 2), (1, 100_000, 1)],
+)
+def test_the_stricter_of_both_retentions_wins(segments: int, nbytes: int, kept: int) -> None:
+    """[S-310]"""
+    store = store_of(20, hot_retain_segments=segments, hot_retain_bytes=nbytes)
+    sealed = [one for one in segments_of(store.engine) if one.sealed]
+    assert {one.data_len // 10 for one in sealed} == {14}
+    assert [one.cold for one in sealed] == [True] * (6 - kept) + [False] * kept
+
+
+def test_relocation_comes_by_itself_every_five_seconds() -> None:
+    store = kit.Store("cold")
+    store.put()
+    kit.each(store.engine, 7)
+    store.engine.checkpoint(full=True)
+    store.pass_time(4000)
+    assert not any(cold_of(store.engine))
+    store.pass_time(2000)
+    assert cold_of(store.engine) == [True, True, False]
+
+
+def test_the_snapshot_names_the_tier_and_the_segments_in_it() -> None:
+    """[S-346] 06 §13: `cold`, row flag 2."""
+    store = store_of(7)
+    assert store.engine.core.cold.name == "cold"
+    store.engine.checkpoint(full=True)
+    store.reopen()
+    assert cold_of(store.engine)[:2] == [True, True]
+    assert kit.everything(store.engine).values == list(range(1, 8))
+
+
+def test_a_segment_with_a_fault_at_any_step_stays_hot_and_moves_later() -> None:
+    """[S-311, S-312]"""
+    for op in ("open", "pwrite", "fsync", "rename", "sync_dir", "size", "pread", "listdir", "makedirs"):
+        for index in range(1, 12):
+            store = kit.Store("cold")
+            store.put()
+            kit.each(store.engine, 4)
+            store.engine.checkpoint(full=True)
+            store.fail(op, index=index, path="cold/" if index % 2 else "")
+            store.relocate()
+            store.mend()
+            assert kit.everything(store.engine).values == [1, 2, 3, 4]
+            store.pass_time(30_000, 5000)
+            assert cold_of(store.engine) == [True, False], (op, index)
+            assert kit.everything(store.engine).values == [1, 2, 3, 4]
+            assert len(hot_files(store, ".data")) in (1, 2)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_records_fetched_for_a_read_are_counted_and_cached_ones_are_not() -> None:
+    """[S-321, S-322]"""
+    store = store_of(20)
+    first = store.engine.read(kit.TOPIC, 0, limit=5)
+    assert (kit.seqs(first), first.cold_segments_read) == ([1, 2, 3, 4, 5], 5)
+    again = store.engine.read(kit.TOPIC, 0, limit=7)
+    assert (kit.seqs(again), again.cold_segments_read) == ([1, 2, 3, 4, 5, 6, 7], 1)
+    newest = store.engine.read(kit.TOPIC, 18)
+    assert (kit.seqs(newest), newest.cold_segments_read) == ([19, 20], 0)
+
+
+def test_without_a_cache_every_read_fetches_and_still_comes_to_an_end() -> None:
+    store = store_of(20, cold_cache_bytes=0)
+    for _ in range(2):
+        page = store.engine.read(kit.TOPIC, 0, limit=20)
+        assert (kit.seqs(page), page.cold_segments_read) == (list(range(1, 21)), 18)
+
+
+def test_large_records_across_blocks_come_back_whole() -> None:
+    """[S-321] Frames straddle blocks of 256 KiB; a page takes no more than its share of them."""
+    store = kit.Store("cold", segment_max_events=8, wal_file_bytes=8 << 20)
+    store.put()
+    values = [str(n) * 150_000 for n in range(1, 17)]
+    for value in values:
+        kit.write(store.engine, value)
+    store.engine.checkpoint(full=True)
+    kit.write(store.engine, "end")
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    assert cold_of(store.engine) == [True, True, False]
+    assert kit.everything(store.engine, limit=1000, max_bytes=8 << 20).values == [*values, "end"]
+
+
+def test_a_tier_that_fails_costs_the_records_behind_it_and_is_left_alone_for_a_while() -> None:
+    """[S-323] Records before the failure are returned; without any it is 503; five in a row and nothing is asked."""
+    store = store_of(20)
+    store.engine.read(kit.TOPIC, 0, limit=3)
+    store.fail("open", times="always", path="cold/topics")
+    page = store.engine.read(kit.TOPIC, 0)
+    assert kit.seqs(page) == [1, 2, 3]
+    for _ in range(4):
+        with pytest.raises(StoreUnavailable):
+            store.engine.read(kit.TOPIC, 3)
+    asked = store.faults.counts["open"]
+    with pytest.raises(StoreUnavailable):
+        store.engine.read(kit.TOPIC, 3)
+    assert store.faults.counts["open"] == asked
+    store.mend()
+    store.clock.advance(10_001)
+    assert kit.everything(store.engine).values == list(range(1, 21))
+
+
+def test_an_object_that_is_known_to_be_gone_is_told_as_damage_and_nothing_is_written() -> None:
+    """[S-317] The tier answers, it is ours, and the copy is not there."""
+    store = store_of(12)
+    gone = cold_files(store, ".data")[1]
+    raw = store.sim.files()[gone]
+    store.sim.lose_file(gone)
+    seen = kit.everything(store.engine)
+    assert (seen.seqs, seen.ranges) == ([1, 2, 3, 7, 8, 9, 10, 11, 12], [(4, 6, "corrupt")])
+    assert store.engine.metrics()["topics_segment_corrupt_total"] == 6, "two pages met them"
+    store.reopen()
+    assert kit.everything(store.engine).ranges == [(4, 6, "corrupt")]
+    store.sim.load({gone: raw})
+    assert kit.everything(store.engine).values == list(range(1, 13))
+
+
+def test_every_byte_flip_in_a_cold_segment_is_told_with_its_exact_range() -> None:
+    """Issue 8: a flip is damage of the very record it hit, or of nothing."""
+    store = store_of(9, cold_cache_bytes=0)
+    path = cold_files(store, ".data")[1]
+    raw = store.sim.files()[path]
+    size = len(raw) // 3
+    assert size * 3 == len(raw)
+    told = harmless = 0
+    for at in range(len(raw)):
+        for value in (raw[at] ^ 1, 0x00, 0xFF):
+            if value == raw[at]:
+                continue
+            store.sim.set_byte(path, at, value)
+            seen = kit.everything(store.engine)
+            hit = 4 + at // size
+            if at % size == size - 1:  # the delete byte: only 0xD5 says deleted [S-120]
+                assert (seen.values, seen.ranges) == (list(range(1, 10)), [])
+                harmless += 1
+            else:
+                assert seen.ranges == [(hit, hit, "corrupt")], (at, value)
+                assert seen.values == [n for n in range(1, 10) if n != hit]
+                told += 1
+            store.sim.set_byte(path, at, raw[at])
+    assert told > 350
+    assert harmless
+
+
+# -- deleting ----------------------------------------------------------------------------------------------------------
+
+
+def test_deletes_in_cold_segments_need_no_cold_io_and_stay() -> None:
+    """[S-315, S-316] By tag, by seq, by prefix; the stub is the witness."""
+    store = store_of(20)
+    store.fail("open", times="always", path="cold/")
+    assert store.engine.delete(kit.TOPIC, match="t:0").deleted == 10
+    assert store.engine.delete(kit.TOPIC, seqs=[7]).deleted == 1
+    assert store.engine.delete(kit.TOPIC, before_seq=4).deleted == 2
+    store.engine.checkpoint(full=True)
+    store.mend()
+    for stop in ("", "killed", "crashed", "reopened"):
+        if stop:
+            store.stop(stop)
+        assert kit.everything(store.engine).values == [5, 9, 11, 13, 15, 17, 19]
+
+
+def test_the_cold_copy_follows_at_most_once_a_minute() -> None:
+    """[S-315] Bytes and index."""
+    store = store_of(7)
+    store.engine.delete(kit.TOPIC, seqs=[2])
+    store.engine.checkpoint(full=True)
+    before = store.sim.files()
+    store.relocate()
+    after = store.sim.files()
+    changed = sorted(path for path in after if after[path] != before.get(path))
+    first = cold_files(store, ".data")[0]
+    assert changed == [first, first.replace(".data", ".idx")]
+    assert after[first.replace(".data", ".idx")] == after[first.replace("cold/", "store/").replace(".data", ".idx")]
+    store.engine.delete(kit.TOPIC, seqs=[3])
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    assert store.sim.files()[first] == after[first]
+    store.clock.advance(60_000)
+    store.relocate()
+    assert store.sim.files()[first] != after[first]
+
+
+def test_dead_cold_segments_lose_their_objects_and_dead_prefixes_all() -> None:
+    """[S-274] In mid-log the index stays, below the floors nothing does."""
+    store = store_of(20)
+    store.engine.delete(kit.TOPIC, seqs=[7, 8, 9])
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    third = f"seg-{7:016d}"
+    assert [path for path in cold_files(store) if third in path] == []
+    assert [path.rpartition("/")[2] for path in hot_files(store) if third in path] == [f"{third}.idx"]
+    store.engine.delete(kit.TOPIC, before_seq=7)
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    assert not any(f"seg-{n:016d}" in path for n in (1, 4, 7) for path in store.sim.files())
+    store.kill()
+    assert kit.everything(store.engine).values == list(range(10, 21))
+
+
+def test_drops_wait_for_a_tier_that_is_gone_and_nobody_waits_for_them() -> None:
+    """[S-318] Queued and retried, also by the next start."""
+    store = store_of(20)
+    files = unmount(store)
+    store.put(cap_records=5)
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    assert [path for path in hot_files(store, ".idx") if f"seg-{1:016d}" in path]
+    store.kill()
+    mount(store, files)
+    store.pass_time(30_000, 5000)
+    assert kit.everything(store.engine).values == [16, 17, 18, 19, 20]
+    assert not any(f"seg-{1:016d}" in path for path in store.sim.files())
+    assert len(cold_files(store, ".data")) == 1
+
+
+def test_a_deleted_topic_takes_its_objects_along_whenever_the_tier_is_back() -> None:
+    """[S-276]"""
+    store = store_of(20)
+    files = unmount(store)
+    store.engine.delete_topic(kit.TOPIC)
+    assert hot_files(store) == []
+    store.relocate()
+    store.kill()
+    mount(store, files)
+    store.relocate()
+    assert cold_files(store) == ["cold/.topics-store"]
+    assert store.sim.listdir("store/topics") == []
+
+
+def test_objects_of_a_topic_that_went_while_no_tier_was_configured_are_swept() -> None:
+    store = store_of(7)
+    store.reopen(cold_dir=None)
+    store.engine.delete_topic(kit.TOPIC)
+    store.reopen()
+    store.relocate()
+    assert cold_files(store) == ["cold/.topics-store"]
+
+
+# -- rewriting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_mostly_dead_cold_segment_comes_back_smaller_and_moves_again() -> None:
+    """[S-285] The old object goes behind the new one; at most once a day."""
+    store = store_of(20, reclaim_rewrite=True, rewrite_min_bytes=10)
+    store.engine.delete(kit.TOPIC, seqs=[1, 2])
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    store.relocate()
+    store.relocate()
+    one = segments_of(store.engine)[0]
+    assert (one.generation, one.cold, one.n, one.live) == (1, True, 3, 1)
+    names = [path.rpartition("/")[2] for path in cold_files(store, ".data")]
+    assert names[0] == f"seg-{1:016d}.g0001.data"
+    assert f"seg-{1:016d}.data" not in names
+    assert kit.everything(store.engine).values == list(range(3, 21))
+    store.kill()
+    assert kit.everything(store.engine).values == list(range(3, 21))
+
+
+# -- a tier that is not there ------------------------------------------------------------------------------------------
+
+
+@kit.after_every_stop
+def test_a_folder_that_is_not_mounted_is_no_loss_and_stops_nothing(stop: str) -> None:
+    """[C20] Not mounted at the start, some reads, mounted again, restart."""
+    store = store_of(20)
+    files = unmount(store)
+    store.stop(stop)
+    with pytest.raises(StoreUnavailable):
+        store.engine.read(kit.TOPIC)
+    assert kit.numbers(store.engine)[:3] == (20, 1, 20)
+    assert kit.seqs(store.engine.read(kit.TOPIC, 18)) == [19, 20]
+    kit.each(store.engine, 5, start=21)
+    store.engine.delete(kit.TOPIC, seqs=[2, 22])
+    store.engine.checkpoint(full=True)
+    store.pass_time(20_000, 5000)
+    assert cold_files(store) == []
+    store.engine.append("other", [new(1)])
+    store.engine.delete_topic("other")
+    mount(store, files)
+    store.clock.advance(10_000)
+    expected = [n for n in range(1, 26) if n not in (2, 22)]
+    assert kit.everything(store.engine).values == expected
+    store.reopen()
+    seen = kit.everything(store.engine)
+    assert (seen.values, seen.ranges) == (expected, [])
+
+
+def test_a_tier_that_is_no_longer_configured_keeps_everything_else_going() -> None:
+    """[S-318]"""
+    store = store_of(20)
+    store.reopen(cold_dir=None)
+    with pytest.raises(StoreUnavailable, match="none is configured"):
+        store.engine.read(kit.TOPIC)
+    kit.write(store.engine, 21)
+    store.engine.delete(kit.TOPIC, match="t:0")
+    store.reopen()
+    assert kit.everything(store.engine).values == list(range(1, 22, 2))
+
+
+def test_an_empty_root_is_claimed_only_by_a_store_without_cold_segments() -> None:
+    """[S-14] Another store's root ends the start."""
+    store = kit.Store("cold")
+    store.put()
+    assert FolderRoot(store.sim, "cold").store_id() == store.engine.core.store_id
+    kit.each(store.engine, 4)
+    store.settle()
+    unmount(store)
+    store.kill()
+    assert FolderRoot(store.sim, "cold").store_id() is None
+    FolderRoot(store.sim, "cold").claim("f" * 32)
+    with pytest.raises(ColdStoreMismatch, match="f" * 32):
+        store.kill()
+
+
+def test_two_stores_with_one_cold_root_never_touch_each_others_objects() -> None:
+    """[C25] The second does not start; a root that changes hands under a running engine is neither read nor written."""
+    store = store_of(20)
+    before = {path: raw for path, raw in store.sim.files().items() if path.startswith("cold/")}
+    copied = {path.replace("store/", "copy/"): raw for path, raw in store.sim.files().items() if "store/" in path}
+    copied["copy/meta/STORE"] = b"0" * 32 + b"\n"
+    store.sim.load({path: raw for path, raw in copied.items() if "/meta/snapshot" not in path and ".lock" not in path})
+    other = FolderRoot(store.sim, "cold")
+    assert other.store_id() != "0" * 32
+    with pytest.raises(ColdStoreMismatch):
+        Engine.open("other", clock=store.clock, fs=store.sim, cold=other)
+    assert {path: raw for path, raw in store.sim.files().items() if path.startswith("cold/")} == before
+    store.sim.load({"cold/.topics-store": b"e" * 32 + b"\n"})
+    store.clock.advance(10_001)
+    store.engine.core.cold._cache.__init__(0)
+    with pytest.raises(StoreUnavailable, match="another store"):
+        store.engine.read(kit.TOPIC)
+    kit.each(store.engine, 6, start=21)
+    store.engine.delete(kit.TOPIC, before_seq=7)
+    store.engine.checkpoint(full=True)
+    store.pass_time(120_000, 5000)
+    after = {path: raw for path, raw in store.sim.files().items() if path.startswith("cold/")}
+    assert {**after, "cold/.topics-store": b""} == {**before, "cold/.topics-store": b""}
+
+
+# -- lost stubs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["lost", "flipped"])
+def test_a_lost_stub_is_fetched_again_if_it_is_the_one_the_snapshot_names(how: str) -> None:
+    """[S-316]"""
+    store = store_of(12)
+    store.engine.checkpoint(full=True)
+    store.engine.snapshot()
+    path = hot_files(store, ".idx")[1]
+    store.engine.close()
+    store.sim.lose_file(path) if how == "lost" else store.sim.flip_bit(path, 3, 1)
+    store.open()
+    if how == "flipped":  # nobody looks at it before it is needed, and then nobody waits for the tier
+        assert kit.everything(store.engine).ranges == [(4, 6, "corrupt")]
+        store.relocate()
+    assert kit.everything(store.engine).values == list(range(1, 13))
+    store.kill()
+    assert kit.everything(store.engine).values == list(range(1, 13))
+
+
+def test_a_lost_stub_without_the_tier_reads_as_damage_until_the_tier_is_back() -> None:
+    """[S-316] Deletes that came meanwhile are not forgotten, and nothing is final."""
+    store = store_of(12)
+    store.engine.checkpoint(full=True)
+    store.engine.snapshot()
+    store.engine.close()
+    files = unmount(store)
+    store.sim.lose_file(hot_files(store, ".idx")[1])
+    store.open()
+    page = store.engine.read(kit.TOPIC, 3)
+    assert kit.gap(page) == (4, 6, "corrupt")
+    store.engine.delete(kit.TOPIC, seqs=[5])
+    store.engine.delete(kit.TOPIC, match="t:0")
+    store.engine.checkpoint(full=True)
+    store.engine.snapshot()
+    store.kill()
+    mount(store, files)
+    store.clock.advance(60_001)
+    store.relocate()
+    assert kit.everything(store.engine).values == [1, 3, 7, 9, 11]
+    store.engine.checkpoint(full=True)
+    store.kill()
+    assert kit.everything(store.engine).values == [1, 3, 7, 9, 11]
+
+
+def test_lost_tags_of_a_cold_segment_come_from_the_tier_and_no_delete_misses_them() -> None:
+    """[S-187, S-316]"""
+    store = store_of(12)
+    path = hot_files(store, ".tag")[1]
+    store.sim.lose_file(path)
+    store.engine.core.maps.clear()
+    with pytest.raises(Exception, match="tags of segment 4"):
+        store.engine.delete(kit.TOPIC, match="t:0")
+    store.relocate()
+    assert store.engine.delete(kit.TOPIC, match="t:0").deleted == 6
+    store.kill()
+    assert kit.everything(store.engine).values == [1, 3, 5, 7, 9, 11]
+
+
+def test_a_relocation_of_a_dropped_segment_leaves_no_object() -> None:
+    """[S-158] Copied, then dropped before it was settled."""
+    store = kit.Store("cold")
+    store.put()
+    kit.each(store.engine, 4)
+    store.engine.checkpoint(full=True)
+    assert store.engine._relocator is not None
+    FolderRoot(store.sim, "cold").topic(1).put(SegmentId(1), b"x", b"y")
+    store.engine.delete(kit.TOPIC, before_seq=4)
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    assert cold_files(store) == ["cold/.topics-store"]

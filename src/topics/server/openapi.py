@@ -390,7 +390,6 @@ def _request(route: Route, body: type) -> Json:
         content[CLOUDEVENTS.decode()] = {"schema": {"type": "array", "items": event, "minItems": 1}}
     if route.body is Body.FRAMES:
         content[txn.FRAMES.decode()] = {"schema": {"type": "string", "format": "binary"}}
-    return {"required": route.body is not Body.OPTIONAL, "content": content}
     return {"required": route.body not in (Body.OPTIONAL, Body.MAYBE), "content": content}
 
 

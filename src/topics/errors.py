@@ -11,6 +11,7 @@
     ├── TxnIncomplete        (CallerError) a commit names parts that are not completely staged; `missing`
     ├── TxnConflict          (CallerError) a chunk was staged with other content, or one is skipped
     ├── TopicNotFound        (CallerError) no topic of that name
+    ├── Forbidden            (CallerError) only the server may do this to a topic of its own
     ├── NotAQueue            (CallerError) a call for queues met a topic of another type
     ├── TopicExistsIncompatible (CallerError) the topic exists with another type
     ├── TopicNotEmpty        (CallerError) the topic was to be deleted only if empty
@@ -302,6 +303,16 @@ class TopicNotFound(CallerError):
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"there is no topic {topic!r}")
+        self.topic = topic
+
+
+class Forbidden(CallerError):
+    """The topic is the server's own: only it may do this [A-14]."""
+
+    code = "forbidden"
+
+    def __init__(self, topic: str, message: str) -> None:
+        super().__init__(message)
         self.topic = topic
 
 

@@ -1,6 +1,6 @@
 """Values that cross a boundary: names, a topic's configuration, what is written, what is answered.
 
-    names       valid_topic_name, valid_router_name, is_system_name                [NAME-1, NAME-2, A-14]
+    names       valid_topic_name, valid_router_name, is_system_name, check_*       [NAME-1, NAME-2, A-14]
     config      TopicConfig: always complete, checked, clamped and consistent      (01 §3)
     writing     NewRecord, Producer, Limits                                        (01 §1, 00 A-4, 02 §1.9)
     selecting   Selector, successor                                                (01 §14, S-188)
@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import msgspec
 from msgspec.structs import force_setattr
 
-from topics.errors import CallerError, UnsupportedFormat
+from topics.errors import CallerError, Forbidden, UnsupportedFormat
 from topics.paths import U64_MAX
 
 I32_MIN: Final = -(2**31)
@@ -29,7 +29,13 @@ I32_MAX: Final = 2**31 - 1
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _ROUTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}")
 
-SYSTEM_TOPICS: Final = frozenset({"$pipelines", "$loss", "$deletes"})
+DELETES: Final = "$deletes"
+"""Every delete that was acknowledged [A-20]."""
+LOSS: Final = "$loss"
+"""What topics lost without anybody having asked for it [A-22]."""
+PIPELINES: Final = "$pipelines"
+"""Runs of jobs; the one that clients write to."""
+SYSTEM_TOPICS: Final = frozenset({PIPELINES, LOSS, DELETES})
 """The topics the server keeps for itself [A-14]."""
 
 
@@ -43,9 +49,24 @@ def valid_router_name(name: object) -> bool:
     return isinstance(name, str) and _ROUTER_NAME.fullmatch(name) is not None
 
 
-def is_system_name(name: str) -> bool:
+def is_system_name(name: object) -> bool:
     """Whether a name belongs to the server, whether or not it uses it (`SYSTEM_TOPICS`) [A-14]."""
-    return name.startswith("$")
+    return isinstance(name, str) and name.startswith("$")
+
+
+def check_not_system(name: str) -> None:
+    """Refuse what only the server may do to topics of its own [A-14]."""
+    if is_system_name(name):
+        raise Forbidden(name, "names beginning with $ belong to the server")
+
+
+def check_writable(name: str) -> None:
+    """Refuse a client's write to the server's topics but `$pipelines` [A-14]."""
+    if not is_system_name(name) or name == PIPELINES:
+        return
+    if name in SYSTEM_TOPICS:
+        raise Forbidden(name, "only the server writes to this topic")
+    raise CallerError("names beginning with $ belong to the server")
 
 
 def utf8_bytes(text: str, what: str) -> int:

@@ -258,23 +258,6 @@ def test_dot_segments_are_names_and_lead_nowhere_else(server: Running) -> None:
         assert b'"code":"%b"' % expected in answer
 
 
-def test_names_of_the_server_are_not_for_clients(client: httpx.Client) -> None:
-    """[A-14]: until the server writes them, `$pipelines` is closed too."""
-    body = {"records": [{"data": 1}]}
-    for name in ("$deletes", "$loss", "$pipelines", "$other"):
-        for path in (name, name.replace("$", "%24")):
-            refused(client.put(f"/v0/topics/{path}"), 403, "forbidden", {"topic": name})
-            refused(client.delete(f"/v0/topics/{path}"), 403, "forbidden", {"topic": name})
-            answer = client.post(f"/v0/topics/{path}/delete", json={"before_seq": 1})
-            refused(answer, 403, "forbidden", {"topic": name})
-            refused(client.get(f"/v0/topics/{path}"), 404, "topic_not_found", {"topic": name})
-            refused(client.post(f"/v0/topics/{path}/diff"), 404, "topic_not_found", {"topic": name})
-    for name in ("$deletes", "$loss", "$pipelines"):
-        refused(client.post(f"/v0/topics/{name}", json=body), 403, "forbidden", {"topic": name})
-    invalid(client.post("/v0/topics/$other", json=body))
-    invalid(client.post("/v0/topics/$other", json={**body, "create": False}))
-
-
 # -- GET -------------------------------------------------------------------------------------------------------------
 
 

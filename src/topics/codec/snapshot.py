@@ -272,6 +272,10 @@ class Encoder:
             self._append(_encode_item(router, _ROUTER))
             self._routers += 1
 
+    def add_pending_deletes(self, rows: tuple[PendingDelete, ...]) -> None:
+        """Say in the header which deletes are not recorded yet."""
+        self._header = msgspec.structs.replace(self._header, pending_deletes=rows)
+
     def finish(self) -> bytes:
         """The whole file; `ValueError` if its body does not fit a u32."""
         header = msgspec.structs.replace(self._header, topics=self._topics, routers=self._routers)

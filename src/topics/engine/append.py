@@ -42,7 +42,7 @@ from topics.errors import (
     WalFull,
     WalIo,
 )
-from topics.model import AppendResult, Limits, Producer, TopicConfig
+from topics.model import PIPELINES, AppendResult, Limits, Producer, TopicConfig, check_writable
 from topics.storage.shard import Frames, frames_bytes
 
 log = logging.getLogger("topics.engine")
@@ -68,6 +68,10 @@ class Write(NamedTuple):
     """Wait long for room in the log, rather than be refused (08 §6)."""
     turn: Turn | None = None
     """Since when it waits for that, once it does."""
+    own: bool = False
+    """The server's own write to a topic of its own: no quota keeps it out."""
+    control: bool = False
+    """Accepted while there is no space, as control frames are [A-20]."""
 
     @classmethod
     def prepare(
@@ -99,12 +103,15 @@ class Write(NamedTuple):
         disable_backpressure: bool,
     ) -> Write:
         """Everything of it but its records, checked."""
+        check_writable(name)
         if create is not None and not isinstance(create, bool):
             raise CallerError("create must be true or false")
         if idempotency_key is not None and producer is not None:
             raise CallerError("a write has an idempotency_key or a producer, not both")
         named = None if producer is None else Producer.parse(producer, limits)
         parsed, fault = (None, None) if config is None else typed_config(config, name)
+        if name == PIPELINES:
+            parsed = fault = None  # its configuration is nobody's business [A-14]
         return cls(name, NOTHING, idempotency_key, named, create, parsed, fault, disable_backpressure)
 
     @property
@@ -208,7 +215,8 @@ def _append(core: Core, topic: Topic, write: Write, done: Outcome, created: bool
         else:
             known = _known(core, topic, write, now)
         if known is None:
-            _admit(core, topic, write)
+            if not write.own:
+                _admit(core, topic, write)
             if core.admission.waiting and _must_wait(core, topic, write):
                 _wait_for_room(core, topic, write, done, created, write.prepared.total, core.admission.refusal())
             else:
@@ -421,7 +429,7 @@ def _submit(core: Core, ticket: Staged, chain: _Chain) -> None:
     if ticket.edge is not None:
         ticket.edge.logged_seq = last
     try:
-        core.stage(topic, body, count + count_around, ticket, durable=durable)
+        core.stage(topic, body, count + count_around, ticket, durable=durable, control=write.control)
     except WalFull as error:
         topic.next_seq, topic.last_ts = first, before_ts
         ticket.wait(0 if body is None else frames_bytes(body), error)

@@ -99,8 +99,8 @@ class _Job:
         self.seal = seal
         """Nothing stays active [S-288]."""
         self.error: Exception | None = None
-        self.lost = 0
-        """Records whose frames in the WAL are damaged: holes from now on [S-176]."""
+        self.lost: list[int] = []
+        """Seqs whose frames in the WAL are damaged: holes from now on [S-176]."""
         topic.checkpointing = True
 
     def write(self, fs: Fs, dir: str, wal: WalReader) -> None:
@@ -192,8 +192,8 @@ class _Job:
                 for number, (offset, position) in enumerate(zip(offsets.tolist(), chosen.tolist(), strict=True)):
                     one = chosen[number : number + 1]
                     if not attempt(frames, offset, one) and not again(position, one):
-                        log.error("topic %r: seq %d is damaged in the WAL", self.topic.name, run.first + low + position)
-                        self.lost += 1
+                        self.lost.append(run.first + low + position)
+                        log.error("topic %r: seq %d is damaged in the WAL", self.topic.name, self.lost[-1])
                         hole = fillers(1, int(entries["ts"][position]), 2 if self.topic.told else 0)
                         idx[position : position + 1] = np.frombuffer(hole, _PACKED)
 
@@ -658,7 +658,9 @@ class Checkpointer:
                 core.totals.tail_bytes -= job.nbytes
                 core.logged = True
                 result.sealed += job.commit()
-                core.holes[2] += job.lost if job.topic.told else 0
+                if job.lost and job.topic.told:
+                    core.holes[2] += len(job.lost)
+                    core.losses.note(job.topic, "corrupt", min(job.lost), max(job.lost), len(job.lost))
                 core.producers.checkpointed(job.topic.id, job.topic.index.ckpt_seq)
             else:
                 why = job.error or "its mark could not be logged"

@@ -34,6 +34,9 @@ class EngineConfig(Settings):
     rewrite_min_bytes: int = 1 << 20
     rewrite_every_ms: int = 10_000
     relocate_ms: int = 5_000
+    deletes_gather_ms: int = 100
+    deletes_pending_max: int = 100_000
+    loss_merge_ms: int = 10_000
 
     def __post_init__(self) -> None:
         known = {row.field: row for row in TABLE}

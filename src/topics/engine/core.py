@@ -24,7 +24,9 @@ from topics.engine.bring import Attaching
 from topics.engine.cold import Cold
 from topics.engine.config import EngineConfig
 from topics.engine.dedupe import IdempotencyKeys, Producers
+from topics.engine.deletes import DeleteJournal
 from topics.engine.load import Load
+from topics.engine.losses import LossJournal
 from topics.engine.pins import Pins
 from topics.engine.pump import Pump
 from topics.engine.recent import RecentFrames
@@ -34,6 +36,7 @@ from topics.engine.topic import Lsn, Ticket, Topic, Totals
 from topics.engine.writers import Writers
 from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs
+from topics.model import SYSTEM_TOPICS
 from topics.storage.lockfile import FailedSync
 from topics.storage.maps import MapCache
 from topics.storage.owner import Owner
@@ -76,6 +79,14 @@ class Serving(Protocol):
         ...
 
 
+class Telling(Protocol):
+    """Writes what there is to say, each beside the topic it is about, to a topic of the server [A-14]."""
+
+    def __call__(self, name: str, said: Sequence[tuple[str, dict[str, Any]]], done: Outcome) -> None:
+        """Answers an `AppendResult`."""
+        ...
+
+
 class Core:
     """Everything an engine knows."""
 
@@ -91,6 +102,10 @@ class Core:
         self.maps = MapCache(fs, config.max_maps, config.segment_mmap)
         self.recent = RecentFrames(config.recent_cache_bytes)
         self.cold = Cold(owner, clock, config.cold_cache_bytes)
+        self.deletes = DeleteJournal(self)
+        self.losses = LossJournal(self)
+        self.tell: Telling = lambda name, said, done: None
+        """Writes to a topic of the server: `system.write`, which the engine puts here."""
         self.keys = IdempotencyKeys(config.idempotency_max_entries, config.idempotency_max_bytes)
         self.producers = Producers(config.max_producers, config.producer_ttl_ms)
         self.writers = Writers()
@@ -165,6 +180,12 @@ class Core:
         """Of jobs of all queues, in this run [LSE-4]."""
 
     # -- finding topics ----------------------------------------------------------------------------------------------
+
+    @property
+    def topic_count(self) -> int:
+        """Topics of clients, those that are being created among them; the server's own do not count [A-14]."""
+        own = sum(name in self.names or name in self.gates for name in SYSTEM_TOPICS)
+        return len(self.topics) + len(self.creating) - own
 
     def with_topic(self, name: str, then: Callable[[Topic], None], done: Outcome) -> None:
         """Go on with the topic of a name, once no creation or deletion of it is under way."""

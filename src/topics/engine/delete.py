@@ -15,7 +15,7 @@ from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.retention import has_caps
 from topics.engine.topic import Change, Lsn, Topic
 from topics.errors import BatchTooLarge, CallerError, TopicsError
-from topics.model import DeleteResult, Limits, Selector, check_u64
+from topics.model import DeleteResult, Limits, Selector, check_not_system, check_u64
 
 
 class Removal(NamedTuple):
@@ -53,6 +53,7 @@ def check_flag(value: object, what: str) -> bool:
 
 def delete(core: Core, name: str, removal: Removal, dry_run: bool, done: Outcome) -> None:
     """Delete what exists now; answers a `DeleteResult` once it is gone for every reader [DEL-7]."""
+    check_not_system(name)
     core.with_topic(name, lambda topic: _retained(core, topic, removal, dry_run, done), done)
 
 
@@ -119,12 +120,23 @@ def _would_delete(topic: Topic, body: control.Delete) -> int:
 
 
 def _stage(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
-    number = topic.delete_number_staged = max(topic.delete_number, topic.delete_number_staged) + 1
-    _log(core, topic, _body(topic, removal, number), lambda records: done(_result(topic, records)), done)
+    refusal = core.deletes.refusal()
+    if refusal is not None:
+        done(refusal)
+        return
+    number = topic.delete_number_staged = topic.next_delete_number
+
+    def fail(error: TopicsError) -> None:
+        # Whatever was staged behind it fails, too: the number is free again.
+        topic.delete_number_staged = min(topic.delete_number_staged, number - 1)
+        done(error)
+
+    _log(core, topic, _body(topic, removal, number), lambda records: done(_result(topic, records)), fail)
 
 
 def _log(core: Core, topic: Topic, body: control.Delete, then: Callable[[int], None], done: Outcome) -> None:
     """Log a delete and apply it at its turn; `then` gets how many records it removed, `done` what went wrong."""
+    now = core.clock.now_ms()
     # Records of an earlier class keep its promise, so their deletion is logged too [CFG-10, INV-8].
     logged = core.is_logged(topic) or (core.wal is not None and topic.index.is_logged)
 
@@ -133,11 +145,13 @@ def _log(core: Core, topic: Topic, body: control.Delete, then: Callable[[int], N
         assert removed is not None
         if topic.index.overlays:
             topic.index.trim_overlays(topic.earliest_seq)
+        if body.delete_number is not None and (lsn is not None or core.wal is None):
+            core.deletes.note(topic, body, removed.records, lsn, now)
         then(removed.records)
 
     ticket = Change(publish, done, topic.next_seq)
     durable = topic.durability in ("fsync", "ephemeral")
-    frames = control_frame(body, topic, core.clock.now_ms(), durable=durable) if logged else None
+    frames = control_frame(body, topic, now, durable=durable) if logged else None
     try:
         core.stage(topic, frames, 1, ticket, durable=durable, control=True)
     except TopicsError as error:

@@ -25,7 +25,7 @@ from topics.clock import Clock, SystemClock
 from topics.codec import control, frame
 from topics.engine import append as appending
 from topics.engine import delete as deleting
-from topics.engine import forward, lifecycle, recover, retention, route, txn, watch
+from topics.engine import forward, lifecycle, recover, retention, route, system, txn, watch
 from topics.engine import plan as planning
 from topics.engine import queue as queues
 from topics.engine import read as reading
@@ -68,6 +68,7 @@ from topics.model import (
     TopicState,
     WriterState,
     check_u64,
+    is_system_name,
 )
 from topics.settings import Settings
 from topics.storage import discover, group, staging
@@ -171,6 +172,7 @@ class Engine:
         owns: InlineOwner | LockedOwner = owner or (LockedOwner() if clock is None else InlineOwner())
         core = Core(settings, fs or OsFs(), clock or SystemClock(), owns, "" if path is None else str(path))
         core.service = partial(watch.service, core)
+        core.tell = partial(system.write, core)
         engine = cls(core, owns)
         if path is not None:
             core.boot = boot_id or (machine_boot_id() if fs is None else "boot-0")
@@ -264,10 +266,13 @@ class Engine:
             if tell is not None:
                 tell(share)
 
+        core.losses.again = True
         recovery = recover.Recovery(core, found, assume_crash=assume_crash, salvage=salvage, progress=progress)
         recovery.run()
         gaps = tuple(ToldGap(one.topic.name, one.first, one.last, one.reason) for one in recovery.decided)
         self.recovered = RecoveryReport(gaps, recovery.skipped)
+        for decided in recovery.decided:
+            core.losses.note_hole(decided.topic, decided.reason, decided.first, decided.last)
         for one in gaps:
             if one.reason:
                 core.holes[one.reason] += one.last - one.first + 1
@@ -287,6 +292,8 @@ class Engine:
         rederive(core, recovery.deletes, self._carry_out)
         recovery.settle_leases()
         recovery.let_go()
+        core.losses.again = False
+        core.deletes.begin(system.recorded(core, core.deletes.known_through))
         if core.wal.orphans and core.settling is None:
             self._checkpointer.ask(lambda outcome: None, full=True, snapshot=True)
             self._run_out()
@@ -580,11 +587,12 @@ class Engine:
         """A topic at this instant; `touch` counts as reading it."""
         return self._call(lambda done: reading.state(self._core, name, touch, done))  # type: ignore[no-any-return]
 
-    def topics(self, prefix: str = "") -> Iterator[str]:
-        """The names of topics that begin with a prefix, sorted."""
+    def topics(self, prefix: str = "", *, system: bool = False) -> Iterator[str]:
+        """The names of topics that begin with a prefix, sorted; the server's own only if asked for [A-14]."""
         self._check()
         with self._owner:
-            return iter(sorted(name for name in self._core.names if name.startswith(prefix)))
+            names = [name for name in self._core.names if system or not is_system_name(name)]
+        return iter(sorted(name for name in names if name.startswith(prefix)))
 
     def plan(
         self,
@@ -743,6 +751,7 @@ class Engine:
             if self._timer is not None:
                 self._timer.stop()
             try:
+                self._tell_the_rest()
                 with self._owner:
                     self._begin_closing()
                 self._run_out()
@@ -750,6 +759,20 @@ class Engine:
                     self._close_store()
             finally:
                 self._let_go()
+
+    def _tell_the_rest(self) -> None:
+        """Deletes and losses that wait for company are told now; what cannot be, after the next start [A-20]."""
+        core = self._core
+        if len(core.deletes):
+            with self._owner:
+                for shard in core.wal.shards if core.wal is not None else ():
+                    shard.flush()
+                    shard.sync()
+            self._run_out()
+        with self._owner:
+            core.deletes.flush()
+            core.losses.flush()
+        self._run_out()
 
     def _begin_closing(self) -> None:
         self.end_waits()
@@ -1118,9 +1141,9 @@ class EngineAio:
         """See `Engine.state`."""
         return await self._run(partial(reading.state, self._engine._core, name, touch))  # type: ignore[no-any-return]
 
-    async def topics(self, prefix: str = "") -> list[str]:
+    async def topics(self, prefix: str = "", *, system: bool = False) -> list[str]:
         """See `Engine.topics`."""
-        return list(self._engine.topics(prefix))
+        return list(self._engine.topics(prefix, system=system))
 
     async def checkpoint(self, full: bool = False) -> CheckpointResult:
         """See `Engine.checkpoint`."""

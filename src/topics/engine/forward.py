@@ -453,6 +453,7 @@ def _make_holes(core: Core, dest: Topic, count: int, hops: int) -> None:
     else:
         dest.apply_gap_in_memory(gap)
     core.holes[SOURCE_TRIM] += count
+    core.losses.note_hole(dest, SOURCE_TRIM, gap.first, gap.last)
 
 
 def _make_copies(core: Core, dest: Topic, copies: list[_Copy]) -> None:

@@ -27,12 +27,13 @@ from topics.errors import (
     TopicsError,
 )
 from topics.fs import close_quietly, pwrite_all
-from topics.model import TopicConfig, valid_topic_name
+from topics.model import SYSTEM_TOPICS, TopicConfig, check_not_system, valid_topic_name
 from topics.storage.segments import TopicSegments
 
 
 def put(core: Core, name: str, config: TopicConfig | Mapping[str, object] | None, done: Outcome) -> None:
     """Create a topic, or replace its configuration whole [CFG-1]; answers `(created, config)`."""
+    check_not_system(name)
     if core.closing:
         done(EngineClosed("the engine is closing"))
         return
@@ -54,12 +55,16 @@ def _put(core: Core, name: str, config: TopicConfig | Mapping[str, object] | Non
 
 
 def create(core: Core, name: str, config: TopicConfig | Mapping[str, object] | None, done: Outcome) -> None:
-    """Create an absent topic durably; answers the `Topic` [NAME-8]."""
-    if not valid_topic_name(name):
+    """Create an absent topic durably; answers the `Topic` [NAME-8].
+
+    Topics of the server come into being by being written to; whoever may do that was looked at before [A-14].
+    """
+    own = name in SYSTEM_TOPICS
+    if not own and not valid_topic_name(name):
         raise CallerError(f"{name!r} is not the name of a topic")
     parsed = TopicConfig.parse(config, name)
     most = core.config.max_topics
-    if most and len(core.topics) + len(core.creating) >= most:
+    if most and not own and core.topic_count >= most:
         raise LimitReached("max_topics", most)
     id, epoch = core.next_topic_id, core.next_epoch
     topic = Topic(
@@ -228,6 +233,7 @@ class TopicDeleted(NamedTuple):
 
 def delete(core: Core, name: str, done: Outcome, *, if_empty: bool = False) -> None:
     """Delete a topic with everything that belongs to it [NAME-9]; answers a `TopicDeleted`."""
+    check_not_system(name)
     if core.closing:
         done(EngineClosed("the engine is closing"))
         return
@@ -262,6 +268,10 @@ def _delete(core: Core, topic: Topic, done: Outcome) -> None:
     """Copies that the topic's routers made elsewhere stay: they are in segments before it goes [S-212 f]."""
     if topic.stuck is not None:
         done(topic.stuck)
+        return
+    refusal = core.deletes.refusal()
+    if refusal is not None:
+        done(refusal)
         return
     core.gates[topic.name] = []
     edges = core.routers.edges_of(topic)
@@ -304,7 +314,7 @@ def keep_copies(core: Core, edges: list[Edge], then: Callable[[TopicsError | Non
 
 
 def _log_deletion(core: Core, topic: Topic, done: Outcome) -> None:
-    name = topic.name
+    name, number, now = topic.name, topic.next_delete_number, core.clock.now_ms()
 
     def remove(lsn: Lsn | None) -> None:
         routers = core.routers.names_of(topic)
@@ -323,6 +333,7 @@ def _log_deletion(core: Core, topic: Topic, done: Outcome) -> None:
                 topic.index.segments.reader.forget(one)
         if lsn is not None:
             core.removing[topic.id] = lsn
+        core.deletes.note_drop(topic, number, lsn, now)
         core.wake(topic)
         core.open_gate(name)
         remove_files(core, topic.id)
@@ -335,8 +346,8 @@ def _log_deletion(core: Core, topic: Topic, done: Outcome) -> None:
     ticket = Change(remove, fail, topic.next_seq)
     frames = None
     if core.wal is not None:
-        body = control.TopicDelete(name=name, epoch=topic.epoch, delete_number=topic.delete_number + 1)
-        frames = control_frame(body, topic, core.clock.now_ms(), durable=True)
+        body = control.TopicDelete(name=name, epoch=topic.epoch, delete_number=number)
+        frames = control_frame(body, topic, now, durable=True)
     try:
         core.stage(topic, frames, 1, ticket, durable=True, control=True)
     except TopicsError as error:

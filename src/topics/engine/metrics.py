@@ -18,6 +18,7 @@ from topics.engine import queue
 from topics.engine.admission import CASES
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.core import Core
+from topics.engine.losses import REASONS
 from topics.engine.scheduler import BANDS, LATENCY_BOUNDS_MS
 from topics.engine.snapshot import Snapshots
 from topics.engine.topic import STRICTNESS, Topic
@@ -84,6 +85,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("topics_snapshot_total", "counter", "Snapshots written."),
     Metric("topics_snapshot_failed_total", "counter", "Snapshots that could not be written."),
     Metric("topics_holes_total", "counter", "Seqs found to be lost since the start, by reason.", "reason"),
+    Metric("topics_lost_records_total", "counter", "Records lost since the start, by reason.", "reason"),
     Metric("topics_orphan_dirs", "gauge", "Directories in the store that belong to no known topic."),
     Metric("topics_idempotency_entries", "gauge", "Idempotency keys kept."),
     Metric("topics_idempotency_evicted_total", "counter", "Idempotency keys given up before their window was over."),
@@ -139,6 +141,7 @@ class Collected:
         self.labelled["topics_topics_by_class"] = dict.fromkeys(STRICTNESS, 0)
         self.labelled["topics_segments"] = {"hot": 0, "cold": 0}
         self.labelled["topics_holes_total"] = dict.fromkeys(HOLES.values(), 0)
+        self.labelled["topics_lost_records_total"] = dict.fromkeys(REASONS, 0)
         self.labelled["topics_sched_ready"] = {f"B{band}": 0 for band in range(BANDS)}
         self.labelled["topics_throttled_total"] = dict.fromkeys(CASES, 0)
         self.histograms = {
@@ -247,6 +250,7 @@ class Sweep:
         values["topics_relocated_total"] = core.cold.relocated
         values["topics_cold_reads_total"] = core.cold.reads
         self.found.labelled["topics_holes_total"] = {HOLES[reason]: count for reason, count in core.holes.items()}
+        self.found.labelled["topics_lost_records_total"] |= core.losses.records
         self._schedule()
         if checkpointer is not None:
             values["topics_ckpt_total"] = checkpointer.total

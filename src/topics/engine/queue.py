@@ -60,6 +60,7 @@ from topics.model import (
     LeasePage,
     Limits,
     NackResult,
+    check_not_system,
     check_u32,
     check_u64,
     utf8_bytes,
@@ -419,6 +420,7 @@ def _again(core: Core, name: str, cohort: Iterable[Claimer]) -> None:
 
 def claim(core: Core, name: str, asked: Claim, done: Outcome) -> Claimer:
     """Claim jobs; answers a `ClaimResult`."""
+    check_not_system(name)
     claimer = Claimer(asked, done)
     core.with_topic(name, lambda topic: _join(core, topic, claimer), done)
     return claimer
@@ -439,6 +441,7 @@ def work(
     done: Outcome,
 ) -> None:
     """Open a work stream; answers a `Worker`. See the module docstring."""
+    check_not_system(name)
 
     def found(topic: Topic) -> None:
         _check_queue(topic)
@@ -457,6 +460,7 @@ def work(
 
 def ack(core: Core, name: str, asked: Ask, done: Outcome) -> None:
     """Delete jobs for good; answers an `AckResult` [ACK-2]."""
+    check_not_system(name)
 
     def go_on(topic: Topic, leases: Leases, now: int) -> None:
         held, skipped = _find(leases, asked)
@@ -480,6 +484,7 @@ def ack(core: Core, name: str, asked: Ask, done: Outcome) -> None:
 
 def nack(core: Core, name: str, asked: Ask, delay_ms: int, done: Outcome) -> None:
     """Give jobs back, at once or in a while; answers a `NackResult`."""
+    check_not_system(name)
     delay = min(delay_ms, DELAY_MS_MAX)
 
     def go_on(topic: Topic, leases: Leases, now: int) -> None:
@@ -498,6 +503,7 @@ def nack(core: Core, name: str, asked: Ask, delay_ms: int, done: Outcome) -> Non
 
 def extend(core: Core, name: str, asked: Ask, lease_ms: int, done: Outcome) -> None:
     """Set the deadlines of leases; answers an `ExtendResult`."""
+    check_not_system(name)
 
     def go_on(topic: Topic, leases: Leases, now: int) -> None:
         held, skipped = _find(leases, asked)

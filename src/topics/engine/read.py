@@ -136,6 +136,7 @@ def _read(
         except NeedsBlocks as needed:
             core.cold.fetch(cold, needed.wanted, lambda: guarded(retain, done))
             return
+        core.losses.note_unreadable(topic)
         if query.wait_ms and result.caught_up and not result.records and result.tombstone is None:
             _wait(core, topic, query, result, done, wanted, waiting)
         else:

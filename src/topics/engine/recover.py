@@ -33,7 +33,7 @@ from topics.engine.router import Edge
 from topics.engine.topic import Appended, Attached, Lsn, Topic
 from topics.errors import WalCorrupt
 from topics.fs import ensure_dir
-from topics.model import Producer, TopicConfig
+from topics.model import DELETES, Producer, TopicConfig
 from topics.storage import attach
 from topics.storage import group as groups
 from topics.storage.cycle import Cycle
@@ -126,6 +126,7 @@ class Recovery:
             core.producers.restore(0, [(row.id, row.version, 0, 0, 0, row.ts) for row in header.commits])
             for item in snapshot.topics:
                 self._register(item)
+            core.deletes.restore(header.pending_deletes)
         for one in self._found.files:
             self._replay(one)
         core.fs.point("recovery.mid_replay")
@@ -162,7 +163,10 @@ class Recovery:
         topic.extra, topic.config_version = extra, item.config_version
         topic.version_staged = item.config_version
         topic.delete_number = topic.delete_number_staged = item.delete_number
+        topic.deletes_recorded = item.deletes_recorded
         self._adopt(topic, floors)
+        if item.name == DELETES:
+            core.deletes.known_through = item.head_seq
         if item.queue is not None:
             topic.leases = Leases.restored(item.queue)
         core.keys.restore(item.id, [(row.key, row.first, row.count, row.ts) for row in item.keys])
@@ -366,6 +370,9 @@ class Recovery:
             self._create(id, body)
             return
         if isinstance(body, control.TopicDelete):
+            gone = self._core.topics.get(id)
+            if gone is not None:
+                self._core.deletes.replay_drop(gone, body, ts)
             self._delete_topic(id)
             return
         topic = self._topic(id)
@@ -384,6 +391,8 @@ class Recovery:
             self._known[id].reserved = (run, at.group, body.reserved)
         elif isinstance(body, (control.Delete, control.EvictWatermark, control.ConfigUpdate)):
             self._apply(topic, body, at)
+            if isinstance(body, control.Delete):
+                self._core.deletes.replay(topic, body, ts)
 
     def _attached(self, body: control.AttachMark) -> None:
         """Its segments were taken in when the topic was opened; what else it says counts from here on [S-289]."""
@@ -490,6 +499,8 @@ class Recovery:
             topic.apply(body)
         for first, last in _holes_in(topic, [*missing, *(Range(one.first, one.last) for one in lost)]):
             self._forget_names(topic.id, first, last)
+            if topic.told:
+                self._core.losses.note_hole(topic, DAMAGE, first, last)
 
     def _insert(self, topic: Topic, cycle: Cycle, first: int, last: int) -> None:
         """A missing range: runs that the log has become segments, the rest a gap segment."""

@@ -70,7 +70,9 @@ def enforce_caps(core: Core, topic: Topic) -> None:
         return
     floor, taken, freed = _excess(core, topic)
     if taken:
+        before = topic.floor
         topic.evict(floor, taken, freed)
+        core.losses.note_evicted(topic, before, floor - 1, taken)
         if topic.index.overlays:
             topic.index.trim_overlays(topic.earliest_seq)
 
@@ -217,6 +219,10 @@ def _due(core: Core, topic: Topic) -> control.EvictWatermark | None:
 
 
 def _raise(core: Core, topic: Topic, body: control.EvictWatermark) -> None:
+    by_age = body.ttl_floor > topic.ttl_floor and body.ttl_floor >= body.cap_floor
+    before, count = topic.floor, topic.count
     topic.apply(body)
+    if topic.count < count:
+        core.losses.note(topic, "ttl" if by_age else "cap", before, topic.floor - 1, count - topic.count)
     topic.index.trim_overlays(topic.earliest_seq)
     core.touch(topic)

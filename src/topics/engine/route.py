@@ -26,7 +26,7 @@ from topics.errors import (
     TopicNotFound,
     TopicsError,
 )
-from topics.model import RouterConfig, valid_router_name, valid_topic_name
+from topics.model import RouterConfig, check_not_system, valid_router_name, valid_topic_name
 
 
 def put(core: Core, name: str, config: RouterConfig, done: Outcome) -> None:
@@ -70,6 +70,7 @@ class _Put:
         if not valid_router_name(name):
             raise CallerError(f"{name!r} is not the name of a router")
         for topic in (config.source, config.dest):
+            check_not_system(topic)
             if not valid_topic_name(topic):
                 raise CallerError(f"{topic!r} is not the name of a topic")
         if config.source == config.dest:
@@ -92,7 +93,7 @@ class _Put:
                 raise RouterCycle([source.name, *path])
         missing = [topic for topic in (config.source, config.dest) if topic not in core.names]
         most = core.config.max_topics
-        if missing and most and len(core.topics) + len(core.creating) + len(missing) > most:
+        if missing and most and core.topic_count + len(missing) > most:
             raise LimitReached("max_topics", most)
         return missing
 

@@ -94,7 +94,8 @@ class ReadyMark:
             core.logged = True
             self._one_done(None)
 
-        body = control.TopicDelete(name=topic.name, epoch=topic.epoch, delete_number=topic.delete_number + 1)
+        # Without a number: nobody knew of it, so nobody deleted it.
+        body = control.TopicDelete(name=topic.name, epoch=topic.epoch)
         raw = frame.encode_control(body, topic.id, core.clock.now_ms(), durable=True)
         try:
             shard.submit(raw, 1, logged, durable=True, control=True)

@@ -104,6 +104,8 @@ class Snapshots:
         if at >= len(ids) and at:
             known = core.routers.by_name
             encoder.add_routers([_router(one) for one in routers if known.get(one.name) is one])
+            # Last of all: a topic that went meanwhile is in no item, so its deletes have to be here, or recorded.
+            encoder.add_pending_deletes(core.deletes.pending())
             write = partial(self._write, encoder, header, core.pins.snapshots())
             core.owner.aside("files", write, partial(self._written_out, header, done))
             return
@@ -128,7 +130,8 @@ class Snapshots:
             id=topic.id, name=topic.name, epoch=topic.epoch, cfg=topic.config.stored(topic.extra),
             config_version=topic.config_version, base=topic.base, head_seq=self._head(topic), ckpt_seq=ck,
             reserved=0 if clean else topic.reservation.asked, cap_floor=topic.cap_floor, ttl_floor=topic.ttl_floor,
-            delete_below=topic.delete_below, delete_number=topic.delete_number, deletes_recorded=0,
+            delete_below=topic.delete_below, delete_number=topic.delete_number,
+            deletes_recorded=topic.deletes_recorded,
             last_write_ms=topic.last_write_ms or 0, segments=segments.rows(),
             keys=tuple(KeyRow(*row) for row in core.keys.rows(topic.id, ck)),
             producers=tuple(ProducerRow(*row) for row in core.producers.rows(topic.id, ck)),

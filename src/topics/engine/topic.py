@@ -148,10 +148,11 @@ class Topic:
     __slots__ = (
         "_ahead", "_ahead_through", "_totals", "attaching", "base", "bytes", "cap_floor", "caps_due", "checkpointing",
         "claim", "claims", "classes", "config", "config_version", "count", "delete_below", "delete_number",
-        "delete_number_staged", "disturbed", "epoch", "extra", "followers", "framing", "head", "id", "index", "item",
-        "last_consumed_ms", "last_read_ms", "last_ts", "last_write_ms", "leases", "line", "marked", "name", "needed",
-        "next_seq", "recovering", "removed", "reservation", "retry", "rewritten_ms", "served", "staged_bytes",
-        "staged_records", "stuck", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged", "waiters",
+        "delete_number_staged", "deletes_recorded", "disturbed", "epoch", "extra", "followers", "framing", "head", "id",
+        "index", "item", "last_consumed_ms", "last_read_ms", "last_ts", "last_write_ms", "leases", "line", "marked",
+        "name", "needed", "next_seq", "recovering", "removed", "reservation", "retry", "rewritten_ms", "served",
+        "staged_bytes", "staged_records", "stuck", "tickets", "ttl_floor", "ttl_now", "ttl_waiting", "version_staged",
+        "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -176,6 +177,8 @@ class Topic:
         self.count = 0
         self.bytes = 0
         self.delete_number = self.delete_number_staged = 0
+        self.deletes_recorded = 0
+        """Highest delete number whose record in `$deletes` is durable [A-20]."""
         self.version_staged = 1
         self.staged_records = self.staged_bytes = 0
         """Of appends that are staged and not published."""
@@ -249,6 +252,11 @@ class Topic:
         """The first live seq, `head + 1` when there is none."""
         first = self.lowest()
         return self.head + 1 if first is None else first.seq
+
+    @property
+    def next_delete_number(self) -> int:
+        """Of the next delete, behind those that are staged."""
+        return max(self.delete_number, self.delete_number_staged) + 1
 
     def lowest(self) -> Ahead | None:
         """The lowest live record."""

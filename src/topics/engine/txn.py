@@ -67,6 +67,7 @@ from topics.model import (
     WriterState,
     check_u32,
     check_u64,
+    check_writable,
     utf8_bytes,
     valid_topic_name,
 )
@@ -104,6 +105,8 @@ class Place(NamedTuple):
     @classmethod
     def parse(cls, topic: object, id: object, version: object, part: object, chunk: object, limits: Limits) -> Place:
         """`CallerError` for what is no such place."""
+        if isinstance(topic, str):
+            check_writable(topic)
         if not isinstance(topic, str) or not valid_topic_name(topic):
             raise CallerError(f"{topic!r} is not the name of a topic")
         place = (writer_id(id, limits), check_u64(version, "version"), part_name(part), check_u32(chunk, "chunk"))
@@ -530,7 +533,7 @@ class _Committing:
         """Caps, quota and bounds of all topics together [TXN-5]."""
         core, now = self._core, self._core.clock.now_ms()
         most = core.config.max_topics
-        if most and absent and len(core.topics) + len(core.creating) + len(absent) > most:
+        if most and absent and core.topic_count + len(absent) > most:
             raise LimitReached("max_topics", most)
         for name, config in absent.items():
             appending.check_size(name, config, self._rows[name].records, self._rows[name].accounted)

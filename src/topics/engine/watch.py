@@ -338,6 +338,7 @@ class Feed:
             self._stand_aside(follower)
             core.alarms.at(core.clock.monotonic_ns() + RETRY_NS, partial(self._stand_in_line, follower))
         else:
+            core.losses.note_unreadable(topic)
             self._deliver(follower, topic, result)
 
     def _stand_aside(self, follower: Follower) -> None:

@@ -395,7 +395,7 @@ def _may_publish(key: Key | None, given: records.Typed) -> None:
             raise failure.forbidden("the key does not permit this name")
         if given.config is not None and ADMIN not in key.scopes:
             raise failure.forbidden("publishing with a configuration needs the scope admin")
-    records.not_the_servers_alone(given.name)
+    records.check_writable_by(key, given.name)
 
 
 def _of(error: BaseException) -> Failure:

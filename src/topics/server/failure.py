@@ -104,6 +104,7 @@ _FIELDS: dict[type[TopicsError], tuple[int, tuple[str, ...]]] = {
     errors.BatchTooLarge: (400, ()),
     errors.RecordTooLarge: (400, ()),
     errors.TopicNotFound: (404, ("topic",)),
+    errors.Forbidden: (403, ("topic",)),
     errors.NotAQueue: (409, ("topic",)),
     errors.TopicNotEmpty: (409, ("topic", "count")),
     errors.TopicExistsIncompatible: (409, ("topic", "existing_type", "requested_type")),

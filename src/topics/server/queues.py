@@ -23,13 +23,14 @@ from topics.model import (
     Job,
     LeasePage,
     NackResult,
+    check_not_system,
     check_u64,
 )
 from topics.server import wire
 from topics.server.describe import U32, U64, about
 from topics.server.exchange import Exchange
 from topics.server.failure import Failure, Refused, bad_request
-from topics.server.topics import name_of, not_of_the_server
+from topics.server.topics import name_of
 
 Seq = Annotated[int, about(bounds=U64)]
 Token = Annotated[str, about(bounds={"pattern": "^(lease_[0-9a-fA-F]+)?$"})]
@@ -168,7 +169,7 @@ _EXTEND: Final = msgspec.json.Decoder(ExtendBody)
 def claim(exchange: Exchange) -> None:
     """`POST /v0/topics/{topic}/claim` (04 §3)."""
     name, core = name_of(exchange), exchange.core
-    not_of_the_server(name)
+    check_not_system(name)
     if not exchange.body:
         raise bad_request("a claim needs a body that names its node")
     body = wire.decode(_CLAIM, exchange.body)
@@ -232,7 +233,7 @@ def _answering(exchange: Exchange, told: Callable[[Any], dict[str, Any]]) -> Cal
 def ack(exchange: Exchange) -> None:
     """`POST /v0/topics/{topic}/ack` (04 §4)."""
     name, core, clock = name_of(exchange), exchange.core, exchange.app.clock
-    not_of_the_server(name)
+    check_not_system(name)
     asked = _asked(exchange, wire.decode(_ACK, exchange.body))
     staged_ns = 0
 
@@ -262,7 +263,7 @@ def ack(exchange: Exchange) -> None:
 def nack(exchange: Exchange) -> None:
     """`POST /v0/topics/{topic}/nack` (04 §5)."""
     name = name_of(exchange)
-    not_of_the_server(name)
+    check_not_system(name)
     body = wire.decode(_NACK, exchange.body)
     delay_ms = check_u64(body.delay_ms, "delay_ms")
 
@@ -280,7 +281,7 @@ def nack(exchange: Exchange) -> None:
 def extend(exchange: Exchange) -> None:
     """`POST /v0/topics/{topic}/extend` (04 §6)."""
     name = name_of(exchange)
-    not_of_the_server(name)
+    check_not_system(name)
     body = wire.decode(_EXTEND, exchange.body)
     lease_ms = check_u64(body.lease_ms, "lease_ms")
 

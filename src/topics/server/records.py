@@ -23,22 +23,23 @@ from topics.engine.core import Core
 from topics.engine.records import ParsedRecord, prepare, prepare_in_steps
 from topics.errors import EngineClosed
 from topics.model import (
-    SYSTEM_TOPICS,
+    PIPELINES,
     AppendResult,
     DeleteResult,
     Gap,
     Limits,
     Producer,
     ReadResult,
+    check_not_system,
     check_u64,
-    is_system_name,
+    check_writable,
 )
 from topics.server import pieces, wire
 from topics.server.describe import PRODUCER, SELECTOR, U32, U64, about
 from topics.server.exchange import Exchange
 from topics.server.failure import bad_request, forbidden
-from topics.server.keys import ADMIN
-from topics.server.topics import members, name_of, not_of_the_server
+from topics.server.keys import ADMIN, Key
+from topics.server.topics import members, name_of
 from topics.storage.owner import SLICES
 
 ASIDE_BYTES: Final = 1 << 20
@@ -283,7 +284,7 @@ def prepared(given: Typed, limits: Limits, key: str | None, *, configures: bool)
     """The write itself, however it came: checked and encoded; any thread."""
     write = _named(given, limits, key, configures=configures)
     body = given.body
-    return _of_a_client(write._replace(prepared=prepare(body.records, limits, body.node, key)))
+    return write._replace(prepared=prepare(body.records, limits, body.node, key))
 
 
 def prepared_in_steps(
@@ -292,7 +293,7 @@ def prepared_in_steps(
     """The same, step by step, of records that were decoded in pieces."""
     write = _named(given, limits, key, configures=configures)
     made = yield from prepare_in_steps(runs, limits, given.body.node, key)
-    return _of_a_client(write._replace(prepared=made))
+    return write._replace(prepared=made)
 
 
 def _named(given: Typed, limits: Limits, key: str | None, *, configures: bool) -> Write:
@@ -306,12 +307,6 @@ def _named(given: Typed, limits: Limits, key: str | None, *, configures: bool) -
     return Write.named(name, limits, key, body.producer, create, config, body.disable_backpressure)
 
 
-def _of_a_client(write: Write) -> Write:
-    if is_system_name(write.name):
-        raise bad_request("names beginning with $ belong to the server")
-    return write
-
-
 def _decoded(exchange: Exchange) -> WriteBody:
     media = wire.media_type(exchange.headers.get(b"content-type", b""))
     if media in (CLOUDEVENT, CLOUDEVENTS):
@@ -322,7 +317,7 @@ def _decoded(exchange: Exchange) -> WriteBody:
 def _may_configure(exchange: Exchange, given: Typed) -> bool:
     """Whether a configuration may be used, should the topic be absent when its turn comes; 403 if it is absent now."""
     name = given.name
-    not_the_servers_alone(name)
+    check_writable_by(exchange.key, name)
     if exchange.key is None or ADMIN in exchange.key.scopes:
         return True
     if given.config is not None and name not in exchange.core.names:
@@ -330,10 +325,11 @@ def _may_configure(exchange: Exchange, given: Typed) -> bool:
     return False
 
 
-def not_the_servers_alone(name: str) -> None:
-    """403 for topics that no client writes [A-14]."""
-    if name in SYSTEM_TOPICS:
-        raise forbidden("only the server writes to this topic", {"topic": name})
+def check_writable_by(key: Key | None, name: str) -> None:
+    """What keeps a client from writing to a topic of the server [A-14]."""
+    check_writable(name)
+    if name == PIPELINES and key is not None and ADMIN not in key.scopes:
+        raise forbidden("writing to this topic needs the scope admin", {"topic": name})
 
 
 def _header_key(value: bytes | None) -> str | None:
@@ -479,7 +475,7 @@ def delete(exchange: Exchange) -> None:
     asked = wire.decode(_DELETE, exchange.body)
     exchange.body_done()
     name = name_of(exchange)
-    not_of_the_server(name)
+    check_not_system(name)
     removal = deleting.Removal.parse(asked.before_seq, asked.match, asked.seqs, exchange.core.limits)
 
     def done(outcome: DeleteResult | Exception) -> None:

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from topics.engine import route
 from topics.engine.router import Router
-from topics.model import Guarantee, RouterConfig, RouterState, is_system_name
+from topics.model import Guarantee, RouterConfig, RouterState, check_not_system
 from topics.server import wire
 from topics.server.describe import SELECTOR, TOPIC_NAME, U64, about
 from topics.server.exchange import Exchange
@@ -91,8 +91,7 @@ def put(exchange: Exchange) -> None:
     config = RouterConfig.parse(known)
     for topic in (config.source, config.dest):
         _permitted(exchange, topic)
-        if is_system_name(topic):
-            raise forbidden("names beginning with $ belong to the server", {"topic": topic})
+        check_not_system(topic)
 
     def done(outcome: Any) -> None:
         if isinstance(outcome, Exception):

@@ -11,11 +11,10 @@ from msgspec import Raw
 from topics.engine import lifecycle, priority
 from topics.engine import read as reading
 from topics.engine.topic import Topic
-from topics.model import Discard, Durability, TopicConfig, TopicState, TopicType, is_system_name
+from topics.model import Discard, Durability, TopicConfig, TopicState, TopicType, check_not_system, is_system_name
 from topics.server import wire
 from topics.server.describe import I32, TOPIC_NAME, U64, about
 from topics.server.exchange import Exchange
-from topics.server.failure import forbidden
 
 _CONFIG: Final = msgspec.json.Decoder(dict[str, Raw])
 _VALUE: Final = msgspec.json.Decoder(Any)
@@ -119,12 +118,6 @@ def name_of(exchange: Exchange) -> str:
     return exchange.match.name
 
 
-def not_of_the_server(name: str) -> None:
-    """403 for what only the server may do to its own topics [A-14]."""
-    if is_system_name(name):
-        raise forbidden("names beginning with $ belong to the server", {"topic": name})
-
-
 def members(config: dict[str, Raw]) -> dict[str, Any]:
     """What a configuration says; members that are not known are passed over unread [CFG-8]."""
     return {name: wire.decode(_VALUE, config[name]) for name in TopicConfig.__struct_fields__ if name in config}
@@ -133,7 +126,7 @@ def members(config: dict[str, Raw]) -> dict[str, Any]:
 def put(exchange: Exchange) -> None:
     """`PUT /v0/topics/{topic}` (02 §3.1)."""
     name = name_of(exchange)
-    not_of_the_server(name)
+    check_not_system(name)
     config = members(wire.decode(_CONFIG, exchange.body)) if exchange.body else {}
     exchange.body_done()
 
@@ -234,7 +227,7 @@ def _entry(topic: Topic, now: int) -> dict[str, Any]:
 def delete(exchange: Exchange) -> None:
     """`DELETE /v0/topics/{topic}` (02 §3.4)."""
     name = name_of(exchange)
-    not_of_the_server(name)
+    check_not_system(name)
     if_empty = wire.flag(exchange.params(), "if_empty", False)
 
     def done(outcome: lifecycle.TopicDeleted | Exception) -> None:

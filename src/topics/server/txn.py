@@ -20,13 +20,13 @@ from topics.engine import txn
 from topics.engine.records import ParsedRecord, Prepared, prepare, prepare_in_steps
 from topics.engine.txn import Commit, Place, Stage
 from topics.errors import BatchTooLarge, CallerError
-from topics.model import AbortResult, CommitResult, CommittedTopic, Limits, NewRecord, StageResult, is_system_name
+from topics.model import AbortResult, CommitResult, CommittedTopic, Limits, NewRecord, StageResult
 from topics.server import pieces, wire
 from topics.server.describe import U32, U64, about
 from topics.server.exchange import Exchange
 from topics.server.failure import Refused, bad_request, forbidden
 from topics.server.keys import ADMIN
-from topics.server.records import ASIDE_BYTES, Given, made, not_the_servers_alone
+from topics.server.records import ASIDE_BYTES, Given, made
 from topics.server.topics import members, name_of
 
 FRAMES: Final = b"application/vnd.topics.frames"
@@ -188,9 +188,6 @@ def _prepared_in_steps(exchange: Exchange) -> Generator[None, None, Stage | None
 
 
 def _place(topic: str, body: StageBody, limits: Limits) -> Place:
-    not_the_servers_alone(topic)
-    if is_system_name(topic):
-        raise bad_request("names beginning with $ belong to the server")
     return Place.parse(topic, body.id, body.version, body.part, body.chunk, limits)
 
 

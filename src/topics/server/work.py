@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 from topics.engine import queue
 from topics.engine.queue import Claim, Worker
 from topics.errors import TopicsError
-from topics.model import Job
+from topics.model import Job, check_not_system
 from topics.server import sse, wire
 from topics.server.exchange import Exchange
 from topics.server.failure import Refused
 from topics.server.queues import members
 from topics.server.sse import EventStream
-from topics.server.topics import name_of, not_of_the_server
+from topics.server.topics import name_of
 
 if TYPE_CHECKING:
     from topics.server.app import App
@@ -36,7 +36,7 @@ def stream(exchange: Exchange) -> None:
     """`GET /v0/topics/{topic}/work`; what can be refused is refused before the stream opens [WRK-1]."""
     sse.check_accept(exchange)
     name, core, query = name_of(exchange), exchange.core, exchange.params()
-    not_of_the_server(name)
+    check_not_system(name)
     most = min(max(wire.number(query, "max", 1), 1), core.limits.max_claim)
     asked = Claim.parse(query.get("node", ""), most, _lease_ms(query), core.limits)
     opening = WorkStream(exchange.app, name)

@@ -46,6 +46,7 @@ Seqs = Sequence[int] | npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedin
 SPAN_GAP_BYTES = 64 << 10
 """Frames at most so far apart are fetched by one read (06 §10)."""
 SPAN_BYTES_MAX = 1 << 20
+UNREADABLE_MAX = 10_000
 
 
 LostTags = Callable[[SegmentFiles, Segment], bytes | None]
@@ -72,6 +73,8 @@ class SegmentReader:
         """Sealed segments whose `.idx` on disk has to be replaced."""
         self.lost_tags: LostTags | None = None
         """While a store is opened: asks the cold tier for tags that are not here; later the owner waits for nobody."""
+        self.unreadable: dict[int, bool] = {}
+        """Seqs that failed verification, at most `UNREADABLE_MAX`, and whether `$loss` was told of them."""
         self._maps = maps
 
     @contextmanager
@@ -122,6 +125,8 @@ class SegmentReader:
     def _note_unreadable(self, seqs: list[int]) -> None:
         if seqs:
             self.corrupt += len(seqs)
+            for seq in seqs[: UNREADABLE_MAX - len(self.unreadable)]:
+                self.unreadable.setdefault(seq, False)
             log.error("topic %d: unreadable seqs %s", self.files.topic_id, seqs)
 
     def _cold_frames(self, segment: Segment, seqs: npt.NDArray[np.uint64], cold: ColdRead) -> list[DataFrame | Absent]:

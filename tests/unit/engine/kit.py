@@ -30,7 +30,7 @@ from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.errors import CallerError
 from topics.fs import File, Fs, Mode, OsFs
-from topics.model import AppendResult, Gap, ReadResult, Record, TopicState, new
+from topics.model import SYSTEM_TOPICS, AppendResult, Gap, ReadResult, Record, TopicState, new
 from topics.testing import Fault, FaultFs, ManualClock, MonitorFs, SimFs
 from topics.testing.simfs import Style, SyncMode
 
@@ -197,9 +197,11 @@ class Store:
             ms -= step
 
     def files(self, ending: str = "") -> list[str]:
-        """Paths of the data directory's files."""
-        prefix = PATH + "/"
-        return sorted(path.removeprefix(prefix) for path in self.sim.files() if path.endswith(ending))
+        """Paths of the data directory's files, but those of topics that the server keeps for itself [A-14]."""
+        prefix, core = PATH + "/", self.engine.core
+        own = tuple(f"{core.topic_dir(core.names[name].id)}/" for name in SYSTEM_TOPICS if name in core.names)
+        mine = [path for path in self.sim.files() if not path.startswith(own)]
+        return sorted(path.removeprefix(prefix) for path in mine if path.endswith(ending))
 
 
 def write(

@@ -20,12 +20,13 @@ from msgspec import structs
 
 from topics.codec import control, frame
 from topics.codec import segment as codec
-from topics.engine import checkpoint, lifecycle, queue, reclaim, recover, rederive, retention
+from topics.engine import checkpoint, deletes, lifecycle, queue, reclaim, recover, rederive, retention
 from topics.engine import delete as deleting
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.core import Core
 from topics.engine.dedupe import IdempotencyKeys, Producers
 from topics.engine.delete import Removal
+from topics.engine.deletes import DeleteJournal
 from topics.engine.engine import Engine
 from topics.engine.index import Index
 from topics.engine.lease import Leases
@@ -67,6 +68,7 @@ class Busy(EngineDriver):
             def begin() -> None:
                 event = Change(topic.live, seqs=topic.live.matching(seqs=[topic.live.head]))
                 topic.stage(event)
+                self.deletes.ask(self.session.engine, "disk", seqs=[topic.live.head])
                 deleting.delete(self._core, "disk", removal, False, partial(self._settled, topic, event))
 
             self._checkpoint_with(begin, lambda call: call[:2] == ("point", "ckpt.after_data_sync"))
@@ -514,6 +516,39 @@ def _from_the_beginning(right: Any) -> Any:
     return wrong
 
 
+# -- the journal of deletes --------------------------------------------------------------------------------------------
+
+
+def _nothing_pending(right: Any) -> Any:
+    return lambda self: ()
+
+
+def _told_at_once(right: Any) -> Any:
+    def wrong(self: DeleteJournal, row: Any, at: Any) -> None:
+        right(self, row, None)
+        self._core.owner.soon(self.flush)
+
+    return wrong
+
+
+def _recorded_too_far(right: Any) -> Any:
+    return lambda self, topic_id, number: right(self, topic_id, number + 1)
+
+
+def _acks_numbered(right: Any) -> Any:
+    def wrong(core: Core, topic: EngineTopic, body: control.Delete, then: Any, done: Any) -> None:
+        if body.delete_number is None:
+            topic.delete_number_staged = topic.next_delete_number
+            body = structs.replace(body, delete_number=topic.delete_number_staged)
+        right(core, topic, body, then, done)
+
+    return wrong
+
+
+def _bound_untold(right: Any) -> Any:
+    return lambda row: {**right(row), "bound": (row.bound or 0) + 1} if not row.drop else right(row)
+
+
 def _ops(ops: str, seed: int, regime: str = "tiny", **fields: int) -> Ops:
     return Ops(seed, tuple(ops.split()), tuple(sorted(fields.items())), regime)
 
@@ -650,6 +685,23 @@ MUTANTS: tuple[EngineMutant, ...] = (
          rederive, "_delete_again", _nothing, _ops("route append_source append_source delete_copies", 1)),
     _bug("a restart derives no copies [RRC-1]",
          rederive, "_until_nothing_moves", _nothing, _ops("route append_source append_source", 0)),
+    _bug("a snapshot forgets deletes that are not told [A-20]",
+         DeleteJournal, "pending", _nothing_pending, _ops("append_batch delete_before checkpoint append_fsync", 0)),
+    _bug("deletes of a snapshot are not told after a restart [A-20]",
+         DeleteJournal, "restore", _nothing, _ops("append_batch delete_before checkpoint append_fsync", 0)),
+    _bug("deletes of the log are not told after a restart [A-20]",
+         DeleteJournal, "replay", _nothing, _ops("append_batch delete_before append_fsync", 0)),
+    _bug("the end of a topic is not told after a restart [A-20]",
+         DeleteJournal, "replay_drop", _nothing, _ops("churn churn append_fsync", 0)),
+    _bug("a delete is told before it is synced [A-20]",
+         DeleteJournal, "_note", _told_at_once,
+         _ops("append_disk checkpoint delete_all append_fsync", 0, wal_shards=3)),
+    _bug("a topic takes one delete more for told than there was [A-20]",
+         DeleteJournal, "_recorded", _recorded_too_far, _ops("append_batch delete_seqs tick snapshot delete_all", 2)),
+    _bug("acks are told as deletes [A-20]",
+         deleting, "_log", _acks_numbered, _ops("append_jobs claim ack tick append_fsync", 0)),
+    _bug("a delete is told with another bound [A-20]",
+         deletes, "_said", _bound_untold, _ops("append_batch delete_before append_fsync", 0)),
     _bug("a rewritten file is renamed before it is synced [S-281]",
          SegmentFiles, "_replace", _never_durable, _ops("append_batch checkpoint", 0)),
 )

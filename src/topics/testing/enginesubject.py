@@ -37,6 +37,7 @@ from topics.fs import Fs
 from topics.model import AppendResult, Record, TopicConfig
 from topics.paths import LOCK_FILE, parse_wal_file
 from topics.testing.clock import ManualClock
+from topics.testing.deletesmodel import Deletes
 from topics.testing.driver import DiskDriver
 from topics.testing.enginemodel import (
     HOLES,
@@ -272,6 +273,8 @@ class Session:
         self.store = store
         self.clock = clock
         self.latest = clock.now_ms()
+        self.deletes = Deletes()
+        """What `$deletes` has to say [A-20]."""
         self.unsettled: How | None = None
         """How the life before ended, while there was no space to begin this one: gaps are told when there is."""
         self._shards = config.wal_shards
@@ -309,12 +312,16 @@ class Session:
         durable = durable and not self.lied()
         topic.ack(event, durable=durable)
         if durable and self._shards == 1:
-            self.store.settle()
+            self._settle()
+
+    def _settle(self) -> None:
+        self.store.settle()
+        self.deletes.settle()
 
     def synced(self) -> None:
         """Everything acknowledged is durable by now, unless a shard cannot sync."""
         if self.well and not self.lied():
-            self.store.settle()
+            self._settle()
 
     def put_topic(self, name: str, config: Mapping[str, Any]) -> None:
         """Create a topic or replace its configuration."""
@@ -346,7 +353,7 @@ class Session:
     def _created(self, name: str) -> None:
         self.store.created(name)
         if self._shards == 1 and not self.lied():
-            self.store.settle()
+            self._settle()
 
     def _exists_anyway(self, name: str) -> None:
         """Creation and append are two steps [NAME-5]: the first may have been done."""
@@ -356,6 +363,7 @@ class Session:
     def delete_topic(self, name: str) -> None:
         """Delete a topic for good."""
         there = self.store.topic(name) is not None
+        asked = self.deletes.ask_drop(self.engine, name) if there else None
         if there:
             self.store.deleting(name)
         try:
@@ -365,10 +373,11 @@ class Session:
             return
         if deleted != there:
             raise Violation(f"delete_topic({name!r}) answered {deleted}, the topic was {'' if there else 'not '}there")
-        if there:
+        if asked is not None:
             self.store.deleted(name)
+            self.deletes.ack(asked, lasting=not self.lied())
         if there and self._shards == 1 and not self.lied():
-            self.store.settle()
+            self._settle()
 
     def _age(self, topic: Topic) -> None:
         """Before an operation looks at a topic, what has expired is gone [TTL-3]."""
@@ -469,6 +478,7 @@ class Session:
         live = topic.live
         chosen = live.matching(**selector)
         event = Change(live, seqs=chosen)
+        asked = None if dry_run else self.deletes.ask(self.engine, name, live.head + 1, **selector)
         if not dry_run:
             topic.stage(event)
         latched, fuzzy = self.latched, self._uncertain_age(topic)
@@ -479,7 +489,8 @@ class Session:
             if latched and isinstance(error, ShardReadOnly):
                 topic.refuse(event)
             return
-        if not dry_run:
+        if asked is not None:
+            self.deletes.ack(asked, lasting=live.config.durability == "fsync" and not self.lied())
             self._acknowledged(topic, event, durable=live.config.durability == "fsync")
         after = live.view()
         must = (len(chosen), after.head, *after.numbers)
@@ -621,7 +632,7 @@ class Session:
             self._blame(error, "close")
             return False
         if well and not self.lied() and not self._excused():
-            self.store.settle()
+            self._settle()
             for topic in self.store.topics():
                 topic.pin()
             for topic in self.store.topics():
@@ -736,6 +747,7 @@ class EngineDriver(DiskDriver):
         self.rng = random.Random(f"engine {seed}")
         self.store = Store()
         self.routes = Routes()
+        self.deletes = Deletes()
         self._setup = setup
         self._config = setup.config
         self._layout = 0
@@ -870,6 +882,9 @@ class EngineDriver(DiskDriver):
     def _begin(self, engine: Engine, store: Store) -> None:
         session = Session(engine, store, self.clock, self._config, self._excused)
         session.latest, session.lied, session.blind = self._seen(), self._lied, self._blind
+        if self._how == "crash":
+            self.deletes.crashed()
+        session.deletes = self.deletes
         if not session.well:
             # No space for the mark that makes it a run: the restart is not over, reservations are still open [S-245].
             session.unsettled = self._how
@@ -887,6 +902,7 @@ class EngineDriver(DiskDriver):
         self._session = None
         self.store = Store()
         self.routes = Routes()
+        self.deletes = Deletes()
         self._keys, self._next = [], {}
         fs = self._fs
         fresh = SimFs(self.rng.getrandbits(32))
@@ -926,6 +942,9 @@ class EngineDriver(DiskDriver):
         if not self.session.append("fsync", [self._spec()], config=ZOO["fsync"]):
             raise Violation("the disk is healthy and a record is not taken")
         self.session.check(self.store.names(), self.rng)
+        self.session.tick(1000)
+        self.session.tick(1000)
+        self.deletes.judge(self.session.engine, observe_all(self.session.engine, None), crashed=False)
         self.judge(self.disk.crash_image(0, "nothing"), "crash", self.rng)
 
     def end(self) -> None:
@@ -1026,6 +1045,10 @@ class EngineDriver(DiskDriver):
         for path, data in _old_logs(again).items():
             if path in settled and data != settled[path]:
                 raise Violation(f"the second recovery changes {path}: {len(settled[path])} to {len(data)} bytes")
+        if rng.random() < 0.5:
+            clock.advance(1)
+            engine.tick()
+            self.deletes.judge(engine, second, crashed=rules.how == "crash" or crashed)
         if rng.random() < 0.3:
             self._go_on(engine, store, clock, again, boot, rng)
 
@@ -1046,6 +1069,8 @@ class EngineDriver(DiskDriver):
         """After a restart everything works: names are known, writes go behind the head, and survive in turn."""
         session = Session(engine, store, clock, self._config, lambda: False)
         session.latest = self._seen()
+        session.deletes = self.deletes.copy()
+        session.deletes.crashed()
         for name, key, specs in self._keys[-3:]:
             if store.topic(name) is not None:
                 session.append(name, specs, key=key)
@@ -1078,7 +1103,11 @@ class EngineDriver(DiskDriver):
         except (OSError, TopicsError) as error:
             raise Violation(f"refused after going on: {error!r}") from error
         with _about("after going on"):
-            store.judge(observe_all(engine, rng), rules)
+            found = observe_all(engine, rng)
+            store.judge(found, rules)
+            clock.advance(1)
+            engine.tick()
+            session.deletes.judge(engine, found, crashed=crashed)
 
     # The operations.
 
@@ -1428,6 +1457,7 @@ class EngineDriver(DiskDriver):
         if not chosen:
             return
         lasting = flow.durability == "fsync" and not self._lied()
+        asked = self.deletes.ask(engine, name, seqs=sorted(chosen))
         if not lasting:
             flow.unsure.update(chosen.values())
         try:
@@ -1436,6 +1466,7 @@ class EngineDriver(DiskDriver):
         except TopicsError as error:
             self.session._blame(error, f"deleting from {name!r}")
             return
+        self.deletes.ack(asked, lasting=lasting)
         if lasting:
             flow.unsure.difference_update(chosen.values())
             flow.deleted.update(chosen.values())

@@ -13,10 +13,11 @@ names [S-14, S-346]. Owner only, but for `_Fetch.run`.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from topics.clock import Clock
 from topics.errors import ColdStoreMismatch, EngineClosed, StoreUnavailable
@@ -27,6 +28,8 @@ from topics.storage.tiers.store import ColdRoot, SegmentNotFound, check_owner
 
 log = logging.getLogger("topics.engine")
 
+T = TypeVar("T")
+
 THREADS: Final = 4
 QUEUE_MAX: Final = 64
 """Blocks that wait for a thread; reads beyond them wait themselves."""
@@ -34,6 +37,8 @@ FAILURES_MAX: Final = 5
 SKIP_NS: Final = 10_000_000_000
 CHECK_NS: Final = 10_000_000_000
 """How long a store id is believed."""
+START_S: Final = 5.0
+"""How long a start waits for the tier, where it has to ask it something."""
 RETRY_NS: Final = 1_000_000_000
 """When somebody who follows a topic tries again."""
 
@@ -95,6 +100,8 @@ class Cold:
     def __init__(self, owner: Owner, clock: Clock, cache_bytes: int) -> None:
         self.root: ColdRoot | None = None
         self.store_id = ""
+        self.patience_s: float | None = None
+        """How long opening waits for an answer; None: as long as it takes."""
         self.reads = 0
         """Blocks that were fetched (`topics_cold_reads_total`)."""
         self.relocated = 0
@@ -121,7 +128,7 @@ class Cold:
         if self.root is None:
             return
         try:
-            found = self.root.store_id()
+            found = self.ask(self.root.store_id)
         except StoreUnavailable as error:
             log.error("the cold tier cannot be reached now; everything else works: %s", error)
             return
@@ -130,13 +137,40 @@ class Cold:
 
     def claim(self, *, has_cold: bool) -> None:
         """Make the tier this engine's if it is nobody's; not if segments are there already: it is not mounted then."""
-        if self.root is None or has_cold:
+        root = self.root
+        if root is None or has_cold:
             return
+
+        def claim() -> None:
+            if root.store_id() is None:
+                root.claim(self.store_id)
+
         try:
-            if self.root.store_id() is None:
-                self.root.claim(self.store_id)
+            self.ask(claim)
         except StoreUnavailable as error:
             log.error("the cold tier cannot be claimed now: %s", error)
+
+    def ask(self, call: Callable[[], T]) -> T:
+        """Ask the tier while the store is opened; one that does not answer in time is not there [S-318]."""
+        if self.patience_s is None:
+            return call()
+        found: list[T] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                found.append(call())
+            except BaseException as error:  # noqa: BLE001 - told where it is waited for
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name="topics-cold-open", daemon=True)
+        thread.start()
+        thread.join(self.patience_s)
+        if failed:
+            raise failed[0]
+        if not found:
+            raise StoreUnavailable(f"the cold tier does not answer within {self.patience_s:g} s")
+        return found[0]
 
     @property
     def name(self) -> str | None:

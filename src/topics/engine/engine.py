@@ -31,6 +31,7 @@ from topics.engine import queue as queues
 from topics.engine import read as reading
 from topics.engine.attach import Attacher
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
+from topics.engine.cold import START_S
 from topics.engine.config import EngineConfig
 from topics.engine.core import Core, Outcome
 from topics.engine.metrics import Sweep
@@ -179,6 +180,7 @@ class Engine:
             if cold is None and settings.cold_dir is not None:
                 cold = open_root(settings.cold_dir, core.fs)
             core.cold.root = cold
+            core.cold.patience_s = START_S if clock is None else None
             try:
                 engine._recover(assume_crash=assume_crash or settings.assume_crash, salvage=salvage, tell=progress)
             except BaseException:
@@ -367,16 +369,16 @@ class Engine:
         """Do something as the owner, and wait for what follows from it."""
         with self._owner:
             work()
-        self._run_out(apart=True)
+        self._run_out(START_S)
 
-    def _run_out(self, *, apart: bool = False) -> None:
-        """Wait for what is under way, while nobody else uses the engine; with `apart` for the cold tier too."""
+    def _run_out(self, cold_s: float | None = None) -> None:
+        """Wait for what is under way, while nobody else uses the engine; for the cold tier at most `cold_s`."""
         if isinstance(self._owner, InlineOwner):
             self._owner.run()
         else:
             with self._owner:
                 pass
-            self._owner.wait_idle(apart=apart)
+            self._owner.wait_idle(cold_s)
 
     # -- operations --------------------------------------------------------------------------------------------------
 

@@ -112,7 +112,7 @@ class Recovery:
         self._done_bytes = 0
         self._last_ready = max(found.ready, default=0)
         self.routers = RouterReplay(found.snapshot)
-        self._lost = LostParts(core.cold.root, core.store_id)
+        self._lost = LostParts(core.cold.root, core.store_id, core.cold.ask)
 
     # -- steps 5 to 8 ------------------------------------------------------------------------------------------------
 

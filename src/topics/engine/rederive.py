@@ -159,7 +159,7 @@ def _drain(core: Core, edge: Edge, carry_out: Carry) -> bool:
         carry_out(edge.serve)
         if _where(edge) != before:
             moved = True
-        elif edge.cold is None:
+        elif edge.cold is None or edge.fetching:
             break
     return moved
 

@@ -13,13 +13,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from topics.engine import read as reading
-from topics.errors import EngineClosed, TopicsError
+from topics.errors import EngineClosed, StoreUnavailable, TopicsError
 from topics.model import Gap, ReadResult, Record
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
 
 log = logging.getLogger("topics.engine")
+
+RETRY_S = 1.0
+"""How long it waits before it asks a cold tier again that fails."""
 
 
 class Takes(Protocol):
@@ -63,7 +66,12 @@ class Subscription:
     def _run(self) -> None:
         try:
             while not self._closed.is_set():
-                result = self._engine.poll(self._query._replace(from_seq=self.cursor), self._until)
+                try:
+                    result = self._engine.poll(self._query._replace(from_seq=self.cursor), self._until)
+                except StoreUnavailable as error:
+                    log.warning("a subscription of %r waits for the cold tier: %s", self._query.name, error)
+                    self._closed.wait(RETRY_S)
+                    continue
                 if result is not None:
                     self._hand_over(result)
         except (TopicsError, OSError) as error:

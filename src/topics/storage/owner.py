@@ -207,13 +207,15 @@ class LockedOwner:
         thread = self._lanes.get(lane) or self._apart.get(lane)
         return 0 if thread is None else thread.depth
 
-    def wait_idle(self, *, apart: bool = False) -> None:
+    def wait_idle(self, apart_s: float | None = None) -> None:
         """Wait for the helpers and for what their reports start; call it without being the owner.
 
-        `apart`: also for those that are apart.
+        `apart_s`: also for those that are apart, but not longer than that.
         """
         with self._idle:
-            self._idle.wait_for(lambda: self._outstanding == (0 if apart else self._outstanding_apart))
+            if apart_s is not None:
+                self._idle.wait_for(lambda: not self._outstanding, apart_s)
+            self._idle.wait_for(lambda: self._outstanding == self._outstanding_apart)
 
     def close(self) -> None:
         """The same, and end the helpers; those that are apart end by themselves, and tell nothing any more."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -291,12 +291,23 @@ def same_stub(store: SegmentStore, files: SegmentFiles, segment: Segment) -> byt
     return raw if segment.idx_xxh3 in (footer_hash(raw), footer_hash(hot)) else None
 
 
+class Bounded(Protocol):
+    """Waits for an answer, but not for ever."""
+
+    def __call__(self, call: Callable[[], T], /) -> T: ...
+
+
+def _at_once(call: Callable[[], T]) -> T:
+    return call()
+
+
 class LostParts:
     """Asks the tier for what a start does not find here; after the first failure nothing more is asked [S-318]."""
 
-    def __init__(self, root: ColdRoot | None, store_id: str) -> None:
+    def __init__(self, root: ColdRoot | None, store_id: str, bounded: Bounded | None = None) -> None:
         self._root = root
         self._store_id = store_id
+        self._bounded = bounded or _at_once
         self._checked = False
         self._failed = False
 
@@ -314,13 +325,18 @@ class LostParts:
         return self._failed or bool(found)
 
     def _ask(self, ask: Callable[[ColdRoot], T | None]) -> T | None:
-        if self._root is None or self._failed:
+        root = self._root
+        if root is None or self._failed:
             return None
-        try:
+
+        def run() -> T | None:
             if not self._checked:
-                check_owner(self._root, self._store_id)
+                check_owner(root, self._store_id)
                 self._checked = True
-            return ask(self._root)
+            return ask(root)
+
+        try:
+            return self._bounded(run)
         except StoreUnavailable as error:
             log.error("the cold tier cannot be asked for what is missing here: %s", error)
             self._failed = True

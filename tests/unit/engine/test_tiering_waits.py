@@ -1,0 +1,241 @@
+"""A cold tier that is slow, hangs or fails holds up whoever asked for its records, and nobody else [S-320]."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.engine import kit
+from tests.unit.engine.test_tiering import cold_of, mount, segments_of, store_of, unmount
+from tests.unit.engine.watchkit import Tap
+from topics.engine.engine import Engine
+from topics.errors import EngineClosed, StoreUnavailable
+from topics.fs import OsFs
+from topics.model import Gap, Record, new
+from topics.storage.tiers.folder import FolderRoot
+from topics.testing.delayedstore import DelayedRoot
+
+OLD, LIVE = "old", "live"
+OPTIONS = {"segment_max_events": 10, "hot_retain_segments": 0, "wal_init_zero": False, "checkpoint_ms": 3_600_000}
+
+
+class Tier:
+    """A folder behind a gate: while it is shut every ranged read and every put hangs."""
+
+    def __init__(self, path: Path) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.asked = threading.Semaphore(0)
+        """Released by every call that meets the gate shut."""
+        self.root = DelayedRoot(FolderRoot(OsFs(), str(path)), self._before)
+
+    def _before(self, call: str) -> None:
+        if not self.gate.is_set():
+            self.asked.release()
+            self.gate.wait()
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Iterator[Tier]:
+    tier = Tier(tmp_path / "cold")
+    yield tier
+    tier.gate.set()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, tier: Tier) -> Iterator[Engine]:
+    """A real engine with threads: 40 records of `old`, all cold; `live` has none."""
+    with Engine.open(str(tmp_path / "store"), config_of(), cold=tier.root) as engine:
+        for name in (OLD, LIVE):
+            engine.put_topic(name, {"durability": "fsync"})
+        engine.append(OLD, [new(n) for n in range(1, 41)])
+        engine.checkpoint(full=True)
+        move(engine)
+        assert cold_of(engine, OLD) == [True] * 4 or cold_of(engine, OLD) == [True] * 3 + [False]
+        yield engine
+
+
+def config_of(**more: Any) -> Any:
+    from topics.engine.config import EngineConfig
+
+    return EngineConfig(**{**OPTIONS, **more})
+
+
+def move(engine: Engine) -> None:
+    """A round of the relocator, to its end."""
+    owner = engine.core.owner
+    with owner:  # type: ignore[attr-defined]
+        engine._relocator.tick()
+    owner.wait_idle(kit.WAIT_S)  # type: ignore[attr-defined]
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    return ThreadPoolExecutor(1).submit(call)
+
+
+def test_a_tier_that_hangs_slows_no_write_no_live_delivery_and_no_close(engine: Engine, tier: Tier) -> None:
+    """[S-320] Proven by completion: everything below is done while every call of the tier hangs."""
+    inbox: queue.Queue[Record | Gap] = queue.Queue()
+    tap = Tap(engine)
+    tier.gate.clear()
+    reads = [in_thread(lambda n=n: engine.read(OLD, n)) for n in (0, 5, 10, 20)]
+    tap.follow(OLD, 0)
+    tap.follow(LIVE, 0)
+    with engine.subscribe(LIVE, 0, inbox):
+        for _ in range(3):
+            assert tier.asked.acquire(timeout=kit.WAIT_S)
+        for n in range(200):
+            engine.append(LIVE, [new(n)])
+            got = inbox.get(timeout=kit.WAIT_S)
+            assert isinstance(got, Record)
+            assert got.data == n
+        engine.append(OLD, [new("newest")])
+        assert kit.values(engine.read(OLD, 40)) == ["newest"]
+        assert engine.delete(OLD, seqs=[3]).deleted == 1
+        assert engine.state(OLD).count == 40
+        engine.checkpoint(full=True)
+        with engine.core.owner:  # type: ignore[attr-defined]
+            engine._relocator.tick()
+        engine.append(LIVE, [new("last")])
+        last = inbox.get(timeout=kit.WAIT_S)
+    assert isinstance(last, Record)
+    assert last.data == "last"
+    live = [seq for one in tap.got if one.name == LIVE for seq in one.seqs]
+    assert live == list(range(1, 202))
+    assert [one for one in tap.got if one.name == OLD and one.kind == "record"] == []
+    assert not any(read.done() for read in reads)
+    engine.close()
+    for read in reads:
+        assert isinstance(read.exception(timeout=kit.WAIT_S), EngineClosed)
+
+
+def test_followers_and_readers_go_on_when_a_tier_answers_again(engine: Engine, tier: Tier) -> None:
+    tap = Tap(engine)
+    tier.gate.clear()
+    tap.follow(OLD, 0)
+    read = in_thread(lambda: engine.read(OLD, 0, limit=1000))
+    assert tier.asked.acquire(timeout=kit.WAIT_S)
+    engine.append(OLD, [new(41)])
+    tier.gate.set()
+    assert kit.values(read.result(timeout=kit.WAIT_S))[:40] == list(range(1, 41))
+    engine.core.owner.wait_idle(kit.WAIT_S)  # type: ignore[attr-defined]
+    while tap.seqs() != list(range(1, 42)):
+        with engine.core.owner:  # type: ignore[attr-defined]
+            assert tap.error is None
+        assert engine.read(OLD, 40).records
+    tap.close()
+
+
+def test_a_store_opens_although_its_tier_hangs(tmp_path: Path, tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[S-318]"""
+    with Engine.open(str(tmp_path / "store"), config_of(), cold=tier.root) as engine:
+        engine.append(OLD, [new(n) for n in range(25)])
+        engine.checkpoint(full=True)
+        move(engine)
+        assert cold_of(engine, OLD)[:2] == [True, True]
+    monkeypatch.setattr("topics.engine.engine.START_S", 0.1)
+    tier.gate.clear()
+    with Engine.open(str(tmp_path / "store"), config_of(), cold=tier.root) as engine:
+        assert kit.values(engine.read(OLD, 20)) == list(range(20, 25))
+        engine.append(OLD, [new("more")])
+    tier.gate.set()
+    with Engine.open(str(tmp_path / "store"), config_of(), cold=tier.root) as engine:
+        assert kit.everything(engine, OLD).values == [*range(25), "more"]
+
+
+def test_a_reader_gets_every_record_once_while_segments_move_under_it(tmp_path: Path) -> None:
+    """Issue 8: from seq 1 to head across cold, hot, active and log, 100 times, with a writer beside it."""
+    cold = FolderRoot(OsFs(), str(tmp_path / "cold"))
+    with Engine.open(str(tmp_path / "store"), config_of(cold_cache_bytes=20_000), cold=cold) as engine:
+        engine.put_topic(OLD, {"durability": "disk"})
+        written = 0
+        for run in range(100):
+            engine.append(OLD, [new(written + n) for n in range(7)])
+            written += 7
+            ending = in_thread(lambda run=run: engine.checkpoint(full=run % 2 == 0))
+            with engine.core.owner:  # type: ignore[attr-defined]
+                engine._relocator.tick()
+            assert kit.everything(engine, OLD, limit=1 + run * 7 % 97).values == list(range(written)), run
+            ending.result(timeout=kit.WAIT_S)
+        states = {"cold" if one.cold else "hot" for one in segments_of(engine, OLD)}
+        assert states == {"cold", "hot"} or states == {"cold"}
+
+
+# -- on one thread, with a clock ---------------------------------------------------------------------------------------
+
+
+def test_a_follower_in_a_failing_tier_waits_and_the_others_of_its_connection_do_not() -> None:
+    """[A-12, S-320] No stream ends because history cannot be read now."""
+    store = store_of(9)
+    store.put("other")
+    tap = Tap(store.engine)
+    store.fail("open", times="always", path="cold/topics")
+    tap.follow(kit.TOPIC, 0)
+    tap.follow("other", 0)
+    kit.write(store.engine, "x", name="other")
+    assert [one.name for one in tap.got] == ["other"] * len(tap.got)
+    assert tap.seqs() == [1]
+    tap.take()
+    store.mend()
+    store.pass_time(12_000)
+    assert tap.error is None
+    assert tap.seqs() == list(range(1, 10))
+
+
+def test_jobs_in_the_tier_are_claimed_and_those_behind_them_while_it_fails() -> None:
+    store = kit.Store("cold")
+    store.put("jobs", type="queue")
+    kit.each(store.engine, 7, name="jobs")
+    store.settle()
+    assert cold_of(store.engine, "jobs") == [True, True, False]
+    store.fail("open", times="always", path="cold/topics")
+    first = store.engine.claim("jobs", "w", 10)
+    assert [job.data for job in first.jobs] == [7]
+    with pytest.raises(StoreUnavailable):
+        store.engine.claim("jobs", "w", 10)
+    store.mend()
+    store.clock.advance(10_001)
+    again = store.engine.claim("jobs", "w", 10)
+    assert [job.data for job in again.jobs] == [1, 2, 3, 4, 5, 6]
+
+
+def test_dead_letters_leave_the_tier() -> None:
+    store = kit.Store("cold")
+    store.put("jobs", type="queue", max_deliveries=1, dead_letter="dead", lease_ms=1000)
+    kit.each(store.engine, 4, name="jobs")
+    store.settle()
+    assert len(store.engine.claim("jobs", "w", 2).jobs) == 2
+    store.clock.advance(5000)
+    store.engine.claim("jobs", "w", 1)
+    assert kit.everything(store.engine, "dead").values == [1, 2]
+
+
+@pytest.mark.parametrize("stop", ["", *kit.STOPS])
+def test_a_router_copies_out_of_the_tier_and_waits_for_it_where_it_must(stop: str) -> None:
+    """05 FWD-9: a reader of the destination never waits for a cold read; deleted copies stay deleted [RRC-7]."""
+    store = kit.Store("cold")
+    store.put()
+    store.put("copy", cap_records=1, discard="reject")
+    store.engine.put_router("r", {"source": kit.TOPIC, "dest": "copy"})
+    kit.each(store.engine, 9)
+    store.settle()
+    assert cold_of(store.engine)[:2] == [True, True]
+    files = unmount(store)
+    store.put("copy")
+    store.pass_time(200, 50)
+    assert kit.everything(store.engine, "copy").values == [1]
+    if stop:
+        store.stop(stop)
+        assert kit.everything(store.engine, "copy").values == [1]
+    mount(store, files)
+    store.pass_time(12_000)
+    assert kit.everything(store.engine, "copy").values == list(range(1, 10))
+    store.engine.delete("copy", seqs=[4])
+    store.kill()
+    assert kit.everything(store.engine, "copy").values == [1, 2, 3, 5, 6, 7, 8, 9]

@@ -106,6 +106,8 @@ class Cold:
         """Blocks that were fetched (`topics_cold_reads_total`)."""
         self.relocated = 0
         """Segments that were moved there (`topics_relocated_total`)."""
+        self.is_unclaimed = False
+        """Nothing was ever moved there and its id could not be written yet: the relocator goes on trying [S-14]."""
         self.drops: dict[tuple[int, int], Drop] = {}
         """What is to be deleted there, in line until it is."""
         self.clears: dict[int, str] = {}
@@ -137,18 +139,20 @@ class Cold:
 
     def claim(self, *, has_cold: bool) -> None:
         """Make the tier this engine's if it is nobody's; not if segments are there already: it is not mounted then."""
-        root = self.root
-        if root is None or has_cold:
+        if self.root is None or has_cold:
             return
-
-        def claim() -> None:
-            if root.store_id() is None:
-                root.claim(self.store_id)
-
+        self.is_unclaimed = True
         try:
-            self.ask(claim)
+            self.ask(self.claim_now)
         except StoreUnavailable as error:
             log.error("the cold tier cannot be claimed now: %s", error)
+
+    def claim_now(self) -> None:
+        """Where the tier may be waited for; nobody else reads or writes the mark meanwhile."""
+        assert self.root is not None
+        if self.root.store_id() is None:
+            self.root.claim(self.store_id)
+        self.is_unclaimed = False
 
     def ask(self, call: Callable[[], T]) -> T:
         """Ask the tier while the store is opened; one that does not answer in time is not there [S-318]."""

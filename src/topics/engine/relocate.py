@@ -1,6 +1,7 @@
 """The relocator: what belongs to the cold tier goes there, one thing after another, on a thread of its own (06 §16.2).
 
     plan      every 5 s, in slices: what is due in each topic
+    claim     the tier, if it could not be asked when the engine opened [S-14]
     drop      objects of segments and topics that are gone; kept in line until the tier takes it [S-274, S-318]
     mend      stubs that were lost are fetched again [S-316]
     follow    deletes reach the cold copies, at most once a minute each [S-315]
@@ -93,6 +94,8 @@ class Relocator:
         now = core.clock.now_ms()
         if self._swept_ms is None or not 0 <= now - self._swept_ms < SWEEP_MS:
             self._jobs.append(self._sweep)
+        if core.cold.is_unclaimed:
+            self._jobs.appendleft(partial(self._apart, core.cold.claim_now))
         self._next(None)
 
     def _plan_topic(self, topic: Topic, segments: TopicSegments) -> None:

@@ -239,3 +239,26 @@ def test_a_router_copies_out_of_the_tier_and_waits_for_it_where_it_must(stop: st
     store.engine.delete("copy", seqs=[4])
     store.kill()
     assert kit.everything(store.engine, "copy").values == [1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_a_tier_that_was_not_there_at_the_start_is_claimed_and_used_once_it_is(tmp_path: Path) -> None:
+    """[S-14, S-318] Without a restart: a bucket that is made later, a network that comes up after the server."""
+    gone = [True]
+
+    def before(call: str) -> None:
+        if gone[0]:
+            raise StoreUnavailable("not there")
+
+    folder = FolderRoot(OsFs(), str(tmp_path / "cold"))
+    with Engine.open(str(tmp_path / "store"), config_of(), cold=DelayedRoot(folder, before)) as engine:
+        engine.put_topic(OLD, {"durability": "fsync"})
+        engine.append(OLD, [new(n) for n in range(1, 41)])
+        engine.checkpoint(full=True)
+        move(engine)
+        assert not any(cold_of(engine, OLD))
+        assert folder.store_id() is None
+        gone[0] = False
+        move(engine)
+        assert folder.store_id() == engine.core.store_id
+        assert cold_of(engine, OLD)[:3] == [True] * 3
+        assert [one.data for one in engine.read(OLD, 0).records] == list(range(1, 41))

@@ -16,6 +16,14 @@
       out-<run>-<number>/            stamp_dir
     <cold root>/.topics-store        COLD_STORE_FILE
     *.tmp  *.salvaged                tmp, salvaged
+    meta/RESTORING                   RESTORING_FILE, while a restore is not finished
+
+    backup
+    .topics-backup.lock              BACKUP_LOCK
+    backup-%016d.json                backup
+    snapshot-%016d.<xxh3>.bin        backup_snapshot
+    topics/%08X/                     topic_dir
+      seg-%016d.<xxh3>.{data,idx,tag}  backup_part
 
 Parsing is strict: a name is recognised only if formatting the result gives that very name back, and
 `None` means "not ours, leave it alone" [S-10]. Numbers grow beyond their padded width; names sort as
@@ -34,6 +42,8 @@ CURRENT_FILE = "CURRENT"
 TOPIC_FILE = "topic.json"
 COLD_STORE_FILE = ".topics-store"
 LIBRARY_LOCK = "LOCK"
+RESTORING_FILE = "RESTORING"
+BACKUP_LOCK = ".topics-backup.lock"
 
 U64_MAX = 2**64 - 1
 SHARDS_MAX = 64
@@ -77,6 +87,14 @@ class LibraryCut(NamedTuple):
     copy: int = 0
 
 
+class BackupPart(NamedTuple):
+    """A part of a segment in a backup, named by what it holds."""
+
+    first_seq: int
+    kind: SegmentKind
+    xxh3: int
+
+
 def _checked(value: int, low: int = 0, high: int = U64_MAX) -> int:
     assert low <= value <= high, f"{value} is outside {low}..{high}"
     return value
@@ -104,6 +122,9 @@ _SEGMENT = re.compile(rf"seg-{_D16}(?:\.g{_D4})?\.(data|idx|tag)")
 _STAGING = re.compile(rf"([0-9a-f]{{16}})-{_PLAIN}")
 _PART = re.compile(rf"part-{_D16}")
 _STAMP = re.compile(rf"out-{_PLAIN}-{_PLAIN}")
+_BACKUP = re.compile(rf"backup-{_D16}\.json")
+_BACKUP_SNAPSHOT = re.compile(rf"snapshot-{_D16}\.([0-9a-f]{{16}})\.bin")
+_BACKUP_PART = re.compile(rf"seg-{_D16}\.([0-9a-f]{{16}})\.(data|idx|tag)")
 _LIBRARY_SEGMENT = re.compile(rf"{_D6}\.wal")
 _LIBRARY_CUT = re.compile(rf"{_D6}\.wal\.cut(?:\.([1-9][0-9]{{0,19}}))?")
 
@@ -209,6 +230,42 @@ def parse_stamp_dir(name: str) -> StampDir | None:
         return None
     run, number = _number(match[1]), _number(match[2])
     return None if run is None or number is None else StampDir(run, number)
+
+
+def backup(number: int) -> str:
+    """Name of a backup's list of what belongs to it."""
+    return f"backup-{_checked(number):016d}.json"
+
+
+def parse_backup(name: str) -> int | None:
+    """Number of a backup."""
+    match = _BACKUP.fullmatch(name)
+    return _number(match[1]) if match else None
+
+
+def backup_snapshot(number: int, xxh3: int) -> str:
+    """Name of a snapshot in a backup: its number and the hash of its bytes."""
+    return f"snapshot-{_checked(number):016d}.{_checked(xxh3):016x}.bin"
+
+
+def is_backup_snapshot(name: str) -> bool:
+    """Whether it is the name of a snapshot in a backup."""
+    match = _BACKUP_SNAPSHOT.fullmatch(name)
+    return match is not None and _number(match[1]) is not None
+
+
+def backup_part(first_seq: int, kind: SegmentKind, xxh3: int) -> str:
+    """Name of a part of a segment in a backup: the hash of its bytes is in it."""
+    return f"seg-{_checked(first_seq):016d}.{_checked(xxh3):016x}.{kind}"
+
+
+def parse_backup_part(name: str) -> BackupPart | None:
+    """Parts of such a name."""
+    match = _BACKUP_PART.fullmatch(name)
+    first_seq = _number(match[1]) if match else None
+    if match is None or first_seq is None:
+        return None
+    return BackupPart(first_seq, cast(SegmentKind, match[3]), int(match[2], 16))
 
 
 def library_segment(segment_id: int) -> str:

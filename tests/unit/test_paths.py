@@ -20,6 +20,8 @@ PARSERS: list[Callable[[str], object]] = [
     paths.parse_staging_dir,
     paths.parse_part,
     paths.parse_stamp_dir,
+    paths.parse_backup,
+    paths.parse_backup_part,
     paths.parse_library_segment,
     paths.parse_library_cut,
 ]
@@ -37,6 +39,9 @@ PARSERS: list[Callable[[str], object]] = [
         (paths.segment(1, "idx"), "seg-0000000000000001.idx"),
         (paths.segment(1, "data", 2), "seg-0000000000000001.g0002.data"),
         (paths.staging_dir(255, 3), "00000000000000ff-3"),
+        (paths.backup(3), "backup-0000000000000003.json"),
+        (paths.backup_snapshot(3, 255), "snapshot-0000000000000003.00000000000000ff.bin"),
+        (paths.backup_part(1, "tag", 255), "seg-0000000000000001.00000000000000ff.tag"),
         (paths.part(3), "part-0000000000000003"),
         (paths.stamp_dir(7, 2), "out-7-2"),
         (paths.library_segment(0), "000000.wal"),
@@ -70,6 +75,14 @@ def test_shard_directories_round_trip(shard: int) -> None:
 def test_segment_names_round_trip(first_seq: int, kind: paths.SegmentKind, generation: int) -> None:
     generation = generation if kind == "data" else 0
     assert paths.parse_segment(paths.segment(first_seq, kind, generation)) == (first_seq, kind, generation)
+
+
+@given(u64, st.sampled_from(["data", "idx", "tag"]), u64)
+def test_names_in_a_backup_round_trip(number: int, kind: paths.SegmentKind, xxh3: int) -> None:
+    assert paths.parse_backup(paths.backup(number)) == number
+    assert paths.parse_backup_part(paths.backup_part(number, kind, xxh3)) == (number, kind, xxh3)
+    assert paths.is_backup_snapshot(paths.backup_snapshot(number, xxh3))
+    assert not paths.is_backup_snapshot(paths.snapshot(number))
 
 
 @given(u64, u64)

@@ -89,6 +89,8 @@ def discover(fs: Fs, dir: str, store: SnapshotStore) -> Found:
     """Read a data directory whose lock is held."""
     meta, wal_dir = f"{dir}/{paths.META_DIR}", f"{dir}/{paths.WAL_DIR}"
     topics_dir = f"{dir}/{paths.TOPICS_DIR}"
+    if fs.exists(f"{meta}/{paths.RESTORING_FILE}"):
+        raise MetadataLost(f"a restore to {dir} is not finished; run `topics restore` again, or remove the directory")
     for one in (meta, wal_dir, topics_dir):
         ensure_dir(fs, one)
     # What a killed process renamed or unlinked there may not be durable: it is before anything is built on it.

@@ -53,6 +53,9 @@ CODES: dict[str, Code] = {
     "no_snapshot": Code("note", "everything is replayed from the log", _NOTHING),
     "one_snapshot": Code("note", "a store that is new, or was restored, has only one", _NOTHING),
     "metadata_lost": Code("error", "no topic can be opened: the store refuses to start", _RESTORE),
+    "restore_unfinished": Code(
+        "error", "a restore was cut short: the store refuses to start", "run `topics restore` again"
+    ),
     # The write-ahead log.
     "torn_tail": Code("note", "a crash left it; nothing in it was acknowledged as durable", "nothing: a start cuts it"),
     "not_closed": Code("note", "the last run was killed or is still going; a start replays the log", _NOTHING),

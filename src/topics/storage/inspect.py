@@ -76,6 +76,19 @@ def inspect(
     return again._replace(areas=tuple(_confirmed(area, seen) for area in again.areas))
 
 
+def inspect_names(fs: Fs, path: str) -> list[str]:
+    """What lies in a data directory; `NotAStore` if it is none."""
+    try:
+        names = sorted(fs.listdir(path))
+    except FileNotFoundError:
+        raise NotAStore(f"{path} does not exist") from None
+    except NotADirectoryError:
+        raise NotAStore(f"{path} is not a directory") from None
+    if not any(name in names for name in _STORE_DIRS):
+        raise NotAStore(f"{path} holds no store: no {', '.join(f'{name}/' for name in _STORE_DIRS)}")
+    return names
+
+
 def _confirmed(area: Area, seen: set[tuple[str, str]]) -> Area:
     """The area without what shows for the first time: the files may have changed under the reader."""
     kept = [one for one in area.findings if one.severity == "note" or (one.code, one.where) in seen]
@@ -94,7 +107,7 @@ class _Examination:
         self._valid: list[Snapshot] = []
 
     def run(self) -> Report:
-        names = self._names()
+        names = inspect_names(self._fs, self._path)
         areas = [self._lock(names), self._meta(names)]
         logged = Logged()
         areas += check_groups(self._fs, self._path, self._valid, logged, in_use=self._in_use, looked=self._looked)
@@ -106,17 +119,6 @@ class _Examination:
         header = self._valid[0].header if self._valid else None
         number, clean = (header.id, header.clean) if header is not None else (None, False)
         return Report(self._path, self._store, self._in_use, number, clean, len(known), tuple(areas))
-
-    def _names(self) -> list[str]:
-        try:
-            names = sorted(self._fs.listdir(self._path))
-        except FileNotFoundError:
-            raise NotAStore(f"{self._path} does not exist") from None
-        except NotADirectoryError:
-            raise NotAStore(f"{self._path} is not a directory") from None
-        if not any(name in names for name in _STORE_DIRS):
-            raise NotAStore(f"{self._path} holds no store: no {', '.join(f'{name}/' for name in _STORE_DIRS)}")
-        return names
 
     def _lock(self, names: list[str]) -> Area:
         found = Collector("lock", in_use=self._in_use)
@@ -155,6 +157,9 @@ class _Examination:
             self._without_snapshot(found, names)
         elif len(numbers) == 1:
             found.add("one_snapshot", f"{paths.META_DIR}/{paths.snapshot(numbers[0])}")
+        if paths.RESTORING_FILE in inside:
+            found.add("restore_unfinished", f"{paths.META_DIR}/{paths.RESTORING_FILE}")
+            inside.remove(paths.RESTORING_FILE)
         for name in inside:
             if name != paths.STORE_FILE and paths.parse_snapshot(name) is None:
                 note_other(found, f"{paths.META_DIR}/{name}", name)

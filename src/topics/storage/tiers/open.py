@@ -17,7 +17,7 @@ from topics.storage.tiers.folder import FolderRoot
 from topics.storage.tiers.store import ColdRoot
 
 if TYPE_CHECKING:
-    from topics.storage.tiers.bucket import Patience
+    from topics.storage.tiers.bucket import Bucket, Patience
 
 
 def open_root(
@@ -36,8 +36,22 @@ def open_root(
     meant = place.parse(where, variable)
     if isinstance(meant, str):
         return FolderRoot(fs, meant)
+    bucket = open_bucket(meant, variable, environ=environ, patience=patience)
+    from topics.storage.tiers.object import ObjectRoot
+
+    return ObjectRoot(bucket, fs)
+
+
+def open_bucket(
+    meant: place.ObjectPlace,
+    variable: str,
+    *,
+    environ: Mapping[str, str] | None = None,
+    patience: Patience | None = None,
+) -> Bucket:
+    """The objects of a place; a `SettingsError` naming `variable` where the library for them is missing."""
     try:
-        from topics.storage.tiers import bucket, object
+        from topics.storage.tiers import bucket
     except ImportError as error:
         raise SettingsError(
             variable, f"{meant.scheme}:// needs the package obstore ({error}); pip install 'topics[s3]'"
@@ -45,7 +59,7 @@ def open_root(
     keys = None
     if meant.scheme == "s3":
         keys = profile.access_keys(environment() if environ is None else environ, _read)
-    return object.ObjectRoot(bucket.connect(meant, variable, patience or bucket.Patience(), keys), fs)
+    return bucket.connect(meant, variable, patience or bucket.Patience(), keys)
 
 
 def _read(path: str) -> bytes | None:

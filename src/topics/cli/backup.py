@@ -1,0 +1,170 @@
+"""`topics backup DEST`: a consistent copy of a store, running or stopped, to a folder or a bucket (06 S-319).
+
+    --url URL     a running server: it writes a checkpoint and holds its files while they are copied. The command runs
+                  where these files are; --path says where they are seen from here, if that differs
+    --path DIR    a stopped store; its lock is held meanwhile
+    neither       TOPICS_URL, else the store in TOPICS_DATA_DIR
+
+What is at DEST already is not copied again; interrupted, the same command goes on. Runs on the main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+from collections.abc import Callable
+from urllib.parse import quote
+
+from topics import paths, settings
+from topics.cli import remote
+from topics.cli.progress import Progress
+from topics.cli.wal_survey import read_whole
+from topics.clock import SystemClock
+from topics.codec import snapshot as snapshots
+from topics.errors import CallerError, DataDirInUse, TopicsError
+from topics.fs import Fs, OsFs
+from topics.storage.backup.depot import Depot
+from topics.storage.backup.faults import SourceChanged
+from topics.storage.backup.place import cold_fetcher, open_depot
+from topics.storage.backup.take import Source, Taken, Taker
+from topics.storage.inspect import inspect_names
+from topics.storage.lockfile import check_free
+from topics.storage.view import read_store_id
+
+log = logging.getLogger("topics.cli")
+
+PIN_MS = 3_600_000
+MARGIN_MS = 60_000
+"""A pin that ends so soon does not count: clocks differ, and answers take their time."""
+CUTS_MAX = 24
+"""How often a new cut is asked for because copying took longer than a pin lasts."""
+
+
+class NotLocal(CallerError):
+    """The server's files cannot be reached from here."""
+
+    code = "not_local"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dest", metavar="DEST", help="folder or URL (s3://, gs://, az://) of the backup")
+    remote.add_arguments(parser)
+    parser.add_argument(
+        "--path", metavar="DIR", help="a stopped store; with --url: where the server's data directory is from here"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    fs, clock = OsFs(), SystemClock()
+    depot = open_depot(fs, args.dest, "DEST")
+    began = clock.monotonic_ns()
+    with Progress("backing up", silent=args.json or args.quiet) as progress:
+        url = args.url or (None if args.path else os.environ.get("TOPICS_URL", "").strip() or None)
+        if url is not None:
+            taken = _of_server(fs, remote.Server.of(args, url), args.path, depot, progress.add)
+        else:
+            taken = _of_stopped(fs, args.path, depot, progress.add)
+    _tell(taken, depot, (clock.monotonic_ns() - began) / 1e9, args)
+    return 0
+
+
+def _of_stopped(fs: Fs, path: str | None, depot: Depot, copied: Callable[[int], None]) -> Taken:
+    from topics.engine.backup import held
+
+    loaded = settings.from_env().settings
+    path = path or loaded.data_dir
+    inspect_names(fs, path)  # refuses what is no store, before an engine makes one of it
+    try:
+        check_free(fs, path)
+    except DataDirInUse as error:
+        raise DataDirInUse(f"{error}; a running server is backed up with --url") from None
+    with held(fs, path, loaded) as snapshot:
+        fetch = cold_fetcher(fs, loaded.cold_dir or snapshot.header.cold, snapshot.header.store)
+        return Taker(depot, copied).take(Source(fs, path, snapshot, fetch))
+
+
+def _of_server(fs: Fs, server: remote.Server, path: str | None, depot: Depot, copied: Callable[[int], None]) -> Taken:
+    dir = path or _data_dir(server)
+    taker = Taker(depot, copied)
+    for _ in range(CUTS_MAX):
+        try:
+            return _of_cut(fs, server, dir, taker)
+        except SourceChanged as error:
+            changed = error
+    raise changed
+
+
+def _of_cut(fs: Fs, server: remote.Server, dir: str, taker: Taker) -> Taken:
+    """One attempt with one pin; what it copied is not copied again by the next."""
+    clock = SystemClock()
+    asked_ns = clock.monotonic_ns()
+    told = server.call("POST", "/v0/checkpoint", {"pin_ms": PIN_MS})
+    if not told.get("pin"):
+        raise CallerError("the server keeps its topics in memory only: there is nothing to back up")
+    try:
+        snapshot = _snapshot(fs, dir, str(told["snapshot"]))
+        fetch = cold_fetcher(fs, _cold(snapshot.header.cold), snapshot.header.store)
+
+        def is_held() -> bool:
+            return clock.monotonic_ns() - asked_ns < (PIN_MS - MARGIN_MS) * 1_000_000
+
+        return taker.take(Source(fs, dir, snapshot, fetch, is_held))
+    finally:
+        _release(server, str(told["pin"]["id"]))
+
+
+def _cold(named: str | None) -> str | None:
+    return settings.from_env().settings.cold_dir or named
+
+
+def _release(server: remote.Server, id: str) -> None:
+    """A pin that cannot be released, for want of the scope `read` perhaps, ends by itself."""
+    try:
+        server.call("DELETE", f"/v0/pins/{quote(id)}")
+    except TopicsError as error:
+        log.warning("the server holds its files for up to an hour: the pin was not released: %s", error)
+
+
+def _data_dir(server: remote.Server) -> str:
+    """Where the server says its store is: an absolute path with its topics, as it was given among its settings."""
+    topics = server.call("GET", "/v0/topics?page_size=1&system=true").get("topics") or ()
+    for one in topics:
+        name = quote(str(one["topic"]), safe="")
+        found = server.call("GET", f"/v0/topics/{name}/segments?limit=1").get("data_dir")
+        if found is not None:
+            return str(found)
+    rows = server.call("GET", "/v0/settings")["settings"]
+    return str(next(row["value"] for row in rows if row["name"] == "TOPICS_DATA_DIR"))
+
+
+def _snapshot(fs: Fs, dir: str, name: str) -> snapshots.Snapshot:
+    """The pinned snapshot, from the directory that must be the server's."""
+    number = paths.parse_snapshot(name)
+    try:
+        raw = read_whole(fs, f"{dir}/{paths.META_DIR}/{name}")
+    except FileNotFoundError:
+        raise NotLocal(
+            f"{dir} does not have the server's files; run this where they are, or say with --path where they are seen"
+        ) from None
+    found = snapshots.decode(raw)
+    if found.header.id != number or found.header.store != read_store_id(fs, dir):
+        raise NotLocal(f"{dir} is another store than the server's")
+    return found
+
+
+def _tell(taken: Taken, depot: Depot, seconds: float, args: argparse.Namespace) -> None:
+    made = taken.manifest
+    if args.json:
+        told = {
+            "ok": True, "dest": depot.name, "number": made.number, "store": made.store, "ts": made.ts,
+            "snapshot": paths.snapshot(made.snapshot.number), "topics": made.topics, "segments": len(made.segments),
+            "bytes": made.bytes, "copied_segments": taken.copied_segments, "copied_bytes": taken.copied_bytes,
+            "removed_parts": taken.removed, "seconds": round(seconds, 3),
+        }  # fmt: skip
+        print(json.dumps(told))
+        return
+    print(f"{depot.name}: backup {made.number} of store {made.store}")
+    print(f"  {made.topics} topics, {len(made.segments)} segments, {made.bytes} bytes, verified")
+    print(f"  copied {taken.copied_segments} segments, {taken.copied_bytes} bytes in {seconds:.1f} s")

@@ -1,0 +1,1 @@
+"""Backups of a store, and stores made from them [S-319]."""

@@ -23,7 +23,7 @@ from tests.crash.kit_engine import CRASHES, DIR, TINY, Store, at_every_disk_call
 from topics import paths
 from topics.engine import append as appending
 from topics.engine import delete as deleting
-from topics.errors import DataDirInUse, MetadataLost, TopicsError
+from topics.errors import ColdStoreMismatch, DataDirInUse, MetadataLost, StoreUnavailable, TopicsError
 from topics.storage.backup.depot import DepotInUse, FolderDepot
 from topics.storage.backup.faults import (
     BackupDamaged,
@@ -33,8 +33,9 @@ from topics.storage.backup.faults import (
     SourceDamaged,
     TargetNotEmpty,
 )
+from topics.storage.backup.place import cold_fetcher
 from topics.storage.backup.restore import restore
-from topics.storage.backup.take import Taker, newest
+from topics.storage.backup.take import Source, Taker, newest
 from topics.storage.inspect import inspect
 from topics.testing import Fault, SimFs
 from topics.testing.simfs import PowerLoss
@@ -236,6 +237,72 @@ def test_a_stopped_store_that_has_not_changed_is_not_backed_up_twice() -> None:
     assert {name: data for name, data in store.sim.files().items() if name.startswith(DEST)} == {
         name: data for name, data in files.items() if name.startswith(DEST)
     }
+
+
+COLD: dict[str, Any] = {**SMALL, "cold_dir": "cold", "hot_retain_segments": 1}
+
+
+def relocated(**config: Any) -> Store:
+    """A topic most of which lies in the cold tier, with deletes that the objects there do not show yet."""
+    store = Store(**{**COLD, **config}).start()
+    store.put("t")
+    store.write("t", 40, tag="x")
+    store.engine.checkpoint(full=True)
+    store.tick(30_000)
+    assert [one.tier for one in store.engine.plan("t").segments] == ["cold"] * 4 + ["hot"]
+    store.delete("t", [3, 12])
+    return store
+
+
+def cold_source(store: Store, where: str | None = "cold") -> Source:
+    cut = source(store.fs, pin(store.engine))
+    return cut._replace(fetch=cold_fetcher(store.fs, where, cut.snapshot.header.store))
+
+
+def test_c25_cold_segments_are_copied_and_two_stores_never_own_one_object() -> None:
+    """C25, S-319: the restored store has everything in its own directory, and may not use the other's cold tier."""
+    store = relocated()
+    Taker(FolderDepot(store.fs, DEST)).take(cold_source(store))
+    restored(store.fs)
+    objects = {path: data for path, data in store.sim.files().items() if path.startswith("cold/")}
+    with pytest.raises(ColdStoreMismatch):
+        opened(store.fs, **COLD)
+    engine = opened(store.fs, **SMALL)
+    assert shown(engine, "t") == shown(store.engine, "t")
+    assert {one.tier for one in engine.plan("t").segments} == {"hot"}
+    engine.delete_topic("t")
+    engine.close()
+    assert {path: data for path, data in store.sim.files().items() if path.startswith("cold/")} == objects
+    store.stop().start()
+    assert len(look(store.engine, "t").records) == 38
+
+
+def test_a_cold_tier_that_cannot_be_read_is_no_damage_and_no_backup() -> None:
+    """S-318: nothing was lost, nothing is made."""
+    store = relocated()
+    for where in (None, "elsewhere"):
+        with pytest.raises(StoreUnavailable):
+            Taker(FolderDepot(store.fs, DEST)).take(cold_source(store, where))
+    store.sim.lose_file(next(path for path in store.sim.files() if path.startswith("cold/") and "09.data" in path))
+    with pytest.raises(SourceDamaged, match="segment 9"):
+        Taker(FolderDepot(store.fs, DEST)).take(cold_source(store))
+
+
+def test_a_segment_that_is_cold_is_not_fetched_for_the_second_backup() -> None:
+    """S-319: incremental; relocation alone makes another `.idx`, and a delete does."""
+    store = relocated()
+    Taker(FolderDepot(store.fs, DEST)).take(cold_source(store))
+    store.write("t", 3)
+    store.delete("t", [20])
+    fetched: list[int] = []
+
+    def fetch(topic_id: int, first: int, generation: int, length: int) -> bytes:
+        fetched.append(first)
+        return cold_source(store).fetch(topic_id, first, generation, length)
+
+    Taker(FolderDepot(store.fs, DEST)).take(cold_source(store)._replace(fetch=fetch))
+    assert fetched == [17]
+    restored(store.fs)
 
 
 # -- interruptions -----------------------------------------------------------------------------------------------------

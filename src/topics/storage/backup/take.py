@@ -30,6 +30,7 @@ from topics.storage.backup.depot import Depot, read_whole
 from topics.storage.backup.faults import BackupDamaged, OtherStore, SourceChanged, SourceDamaged
 from topics.storage.backup.pair import Damaged, FetchCold, Pair, Vanished, key_of, read_pair
 from topics.storage.segfile import SegmentFiles
+from topics.storage.tiers.store import RangeOutOfBounds, SegmentNotFound
 
 MANIFEST_BYTES_MAX = 1 << 30
 TRIES = 3
@@ -216,6 +217,8 @@ def _patiently(source: Source, topic_id: int, look: Callable[[SegmentFiles], _T]
                 failure: Exception = error
             except FileNotFoundError as error:
                 failure = Vanished(str(error))
+            except (SegmentNotFound, RangeOutOfBounds) as error:
+                failure = Vanished(f"segment {error.id.first} in the cold tier: {error}")
             except StoreUnavailable as error:
                 if attempt + 1 == TRIES:
                     raise

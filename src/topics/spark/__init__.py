@@ -1,1 +1,31 @@
-"""Reading stores with Spark, or with Arrow alone."""
+"""Reading topics with Spark, or with Arrow alone (spec 10).
+
+    import topics.spark
+
+    spark = topics.spark.session()
+    spark.read.format("topics").option("path", "./topics-data").option("topics", "orders").load()
+    topics.spark.read(spark, path="./topics-data", topics="orders", payload="sku string, qty int")
+
+Names are imported when they are first used: decoding and `topics export` do without Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topics.spark.failure import SourceError as SourceError
+    from topics.spark.frames import read as read
+    from topics.spark.frames import register as register
+    from topics.spark.session import session as session
+
+_HOMES = {"SourceError": "failure", "read": "frames", "register": "frames", "session": "session"}
+
+__all__ = ["SourceError", "read", "register", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"topics.spark.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

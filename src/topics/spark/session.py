@@ -1,0 +1,60 @@
+"""A local Spark session that is ready for topics [K-1]: loopback, Arrow, UTC, quiet; Java is found or brought.
+
+Whoever has a session already needs none of this: the format is found by its name [K-2]. Driver only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.spark.failure import SourceError
+from topics.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK: Final = "127.0.0.1"
+CONF: Final[dict[str, str]] = {
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.variant.writeShredding.enabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def session(master: str = "local[*]", *, app: str = "topics", **conf: Any) -> SparkSession:
+    """The session of this process, started if there is none.
+
+    `conf` are further settings of Spark; dots may be written as underscores: `spark_driver_memory="4g"`.
+    """
+    prepare()
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SourceError("no_spark", "pyspark is not installed", "pip install 'topics[spark]'") from error
+    builder = SparkSession.builder.master(master).appName(app)
+    shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
+    given = {name if "." in name else name.replace("_", "."): str(value) for name, value in conf.items()}
+    for name, value in (CONF | _quiet() | shuffle | given).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _quiet() -> dict[str, str]:
+    """Our own settings for the JVM's log; a path that Spark would take apart is left out."""
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
+    return {} if " " in file else {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file://{file}"}
+
+
+def prepare() -> None:
+    """Set what Spark takes from the environment; what is set already is left alone."""
+    os.environ["JAVA_HOME"] = find_java()
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -36,6 +36,7 @@ from topics.errors import (
 from topics.fs import Fs
 from topics.model import AppendResult, Record, TopicConfig
 from topics.paths import LOCK_FILE, parse_wal_file
+from topics.testing import txnmodel
 from topics.testing.clock import ManualClock
 from topics.testing.deletesmodel import Deletes
 from topics.testing.driver import DiskDriver
@@ -64,6 +65,7 @@ from topics.testing.routermodel import DESTS, PREFIX, SOURCE, Flow, Routes
 from topics.testing.simfs import SYNC_MODES, SimFs
 from topics.testing.subject import How as ImageHow
 from topics.testing.subject import Violation
+from topics.testing.txnmodel import Chunk, Plan, Txns
 
 DIR = "store"
 READ_BYTES_MAX = 8 << 20
@@ -83,6 +85,7 @@ ZOO: dict[str, dict[str, Any]] = {
     SOURCE: {},
     "jobs": {"type": "queue", "durability": "fsync", "leases_durable": True, "lease_ms": 4000},
     "loose": {"type": "queue", "lease_ms": 4000},
+    txnmodel.MADE: {},
 }
 """The topics of a run, created when first written to."""
 
@@ -136,11 +139,15 @@ MORE = (
     "append_mixed",
     "route",
     "delete_copies",
+    "stage",
+    "commit",
+    "commit",
+    "abort",
 )
 """Further operations of the random runs."""
 
 
-ROUTED = ("append_source", "append_source", "append_mixed", "delete_copies")
+ROUTED = ("append_source", "append_source", "append_mixed", "delete_copies", "commit")
 """What routers are about."""
 
 
@@ -748,6 +755,7 @@ class EngineDriver(DiskDriver):
         self.store = Store()
         self.routes = Routes()
         self.deletes = Deletes()
+        self.txns = Txns()
         self._setup = setup
         self._config = setup.config
         self._layout = 0
@@ -847,8 +855,9 @@ class EngineDriver(DiskDriver):
             return
         self.routes.blind |= self._blind()
         routes = self.routes.judge(routed, rules)
+        txns = self.txns.judge(store, engine.writer(txnmodel.ID).version, rules)
         self._begin(engine, store)
-        self.routes = routes
+        self.routes, self.txns = routes, txns
         self._refuses_second_opener()
 
     def _look(self, engine: Engine) -> tuple[dict[str, View], dict[str, View]]:
@@ -903,6 +912,7 @@ class EngineDriver(DiskDriver):
         self.store = Store()
         self.routes = Routes()
         self.deletes = Deletes()
+        self.txns = Txns()
         self._keys, self._next = [], {}
         fs = self._fs
         fresh = SimFs(self.rng.getrandbits(32))
@@ -1028,6 +1038,7 @@ class EngineDriver(DiskDriver):
         routed = observe_routes(engine)
         self.routes.blind |= self._blind()
         self.routes.judge(routed, rules)
+        txns = self.txns.judge(store, engine.writer(txnmodel.ID).version, rules)
         settled = _old_logs(image)
         crashed = rng.random() < 0.5
         again = image.crash_image(rng) if crashed else image.kill_image()
@@ -1049,8 +1060,10 @@ class EngineDriver(DiskDriver):
             clock.advance(1)
             engine.tick()
             self.deletes.judge(engine, second, crashed=rules.how == "crash" or crashed)
+        if engine.writer(txnmodel.ID).version != txns.committed:
+            raise Violation(f"the second recovery shows {engine.writer(txnmodel.ID)}, not {txns.committed} [S-249]")
         if rng.random() < 0.3:
-            self._go_on(engine, store, clock, again, boot, rng)
+            self._go_on(engine, store, txns, clock, again, boot, rng)
 
     def _reopened(self, image: SimFs, boot: str, clock: ManualClock, *, assume_crash: bool = False) -> Engine:
         """Open a survivor; a sync may still report a failure of the killed process, and then refusing once is right."""
@@ -1064,7 +1077,14 @@ class EngineDriver(DiskDriver):
             return self._opened(image, boot, clock, assume_crash=assume_crash)
 
     def _go_on(
-        self, engine: Engine, store: Store, clock: ManualClock, disk: SimFs, boot: str, rng: random.Random
+        self,
+        engine: Engine,
+        store: Store,
+        txns: Txns,
+        clock: ManualClock,
+        disk: SimFs,
+        boot: str,
+        rng: random.Random,
     ) -> None:
         """After a restart everything works: names are known, writes go behind the head, and survive in turn."""
         session = Session(engine, store, clock, self._config, lambda: False)
@@ -1077,6 +1097,8 @@ class EngineDriver(DiskDriver):
         for name, kept in sorted(self._next.items()):
             if store.topic(name) is not None:
                 session.append(name, [Spec(f"retry {kept}")], producer=("p", kept[0], max(kept[1], 0)))
+        if txns.plan is not None and not any(name.startswith(PREFIX) for name in txns.plan.rows):
+            txnmodel.commit(session, txns, txns.plan)
         for name in store.names():
             session.append(name, [Spec(f"after {name}", tag="a", node="n2")])
         for name in ("jobs", "loose"):
@@ -1471,6 +1493,61 @@ class EngineDriver(DiskDriver):
             flow.unsure.difference_update(chosen.values())
             flow.deleted.update(chosen.values())
 
+    def _plan(self) -> Plan:
+        """The next version: a few chunks for a few topics, in two parts."""
+        rng = self.rng
+        names = ["fsync", "disk", "memory", "eph", "capped", "reject", "jobs", txnmodel.MADE]
+        chosen = [name for name in rng.sample(names, rng.choice((1, 2, 3, 3))) if not self._has_old_clock(name)]
+        for name in chosen:
+            if name != txnmodel.MADE and self.store.topic(name) is None:
+                self._write(name)
+        chosen = [name for name in chosen if name == txnmodel.MADE or self.store.topic(name) is not None] or ["made"]
+        chunks = [
+            Chunk(rng.choice(chosen), tuple(self._spec(rng.choice((None, 3))) for _ in range(rng.choice((1, 2, 4)))))
+            for _ in range(rng.randrange(1, 5))
+        ]
+        self.txns.versions += rng.choice((1, 1, 3))
+        cut = rng.randrange(len(chunks) + 1)
+        parts = {"q": tuple(chunks[:cut]), "p": tuple(chunks[cut:])}
+        return Plan(self.txns.versions, {part: taken for part, taken in parts.items() if taken})
+
+    def _has_old_clock(self, name: str) -> bool:
+        """Whether nobody knows what age has taken there: then nobody knows either whether there is room."""
+        topic = self.store.topic(name)
+        return topic is not None and self.session._uncertain_age(topic)
+
+    def _op_stage(self) -> None:
+        """Stage a version, to be committed later, perhaps in another life: then it has to be staged again [TXN-4]."""
+        plan = self._plan()
+        try:
+            txnmodel.stage(self.session, plan)
+        except TopicsError as error:
+            self.session._blame(error, f"staging version {plan.version}")
+        else:
+            self.txns.plan = plan
+
+    def _op_commit(self) -> None:
+        """Commit what is staged, or was; a commit that failed is repeated, one that succeeded now and then."""
+        plan = self.txns.plan
+        done = plan is not None and plan.version <= (self.txns.committed or 0)
+        if plan is None or (done and self.rng.random() < 0.7) or (not done and self.rng.random() < 0.2):
+            plan = self._plan()
+        if not any(self._has_old_clock(name) for name in plan.rows):
+            txnmodel.commit(self.session, self.txns, plan)
+
+    def _op_abort(self) -> None:
+        """Drop what is staged; what is committed stays [TXN-11]."""
+        plan = self.txns.plan
+        if plan is None:
+            self._op_stage()
+            return
+        state = self.session.engine.abort_staged(txnmodel.ID, plan.version).state
+        if (state == "committed") != (plan.version <= (self.txns.committed or 0)):
+            raise Violation(f"version {plan.version} was {state!r}, {self.txns.committed} is committed [TXN-11]")
+        left = [one.version for one in self.session.engine.writer(txnmodel.ID).staged]
+        if plan.version in left:
+            raise Violation(f"version {plan.version} is still staged after its abort [TXN-11]")
+
     def _op_failed_sync(self) -> None:
         """One of the next syncs fails in one of the ways kernels have; then go on until something notices."""
         self._armed = True
@@ -1586,6 +1663,8 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("append_jobs", "claim", "ack", "nack", "claim", "checkpoint", "extend", "ack", "kill_reopen", "claim"),
     ),
     "full": ({}, ("append_fsync", "full_disk", "append_disk", "tick")),
+    "commits": ({}, ("commit", "commit", "abort")),
+    "committed": ({"wal_shards": 3}, ("stage", "commit", "kill_reopen", "commit")),
     "routers": ({}, ("route", "append_source", "checkpoint", "append_source", "append_mixed", "append_source")),
     "copies": ({}, ("route", "append_source", "delete_copies", "append_mixed", "kill_reopen", "append_source", "tick")),
 }

@@ -308,6 +308,56 @@ def test_c18_a_delete_while_a_rewrite_runs_stays_deleted(point: str) -> None:
         check_deleted(found, expected, gone, label)
 
 
+COLD: dict[str, Any] = {"cold_dir": "cold", "hot_retain_segments": 0, "segment_max_events": 10}
+MOVING = ["cold/topics", "cold.after_copy", "seg-0000000000000001.idx.tmp", "cold.before_unlink"]
+
+
+@pytest.mark.parametrize("point", MOVING)
+@pytest.mark.parametrize("selector", ["seqs", "tag"])
+@pytest.mark.parametrize("flushed", [True, False])
+def test_c18_a_delete_while_a_relocation_runs_stays_deleted(flushed: bool, selector: str, point: str) -> None:
+    """C18, S-158, S-311: before, during and behind the copy; marks written meanwhile, or only later."""
+    held = Held(**COLD)
+    engine = held.engine
+    engine.put_topic("t", {"durability": "fsync"})
+    data = {seq: f"record {seq}".ljust(40 + seq % 7, ".") for seq in range(1, 26)}
+    engine.append("t", [{"data": text, "tag": f"g{seq % 5}"} for seq, text in data.items()])
+    engine.checkpoint(full=True)
+    gone: set[int] = set()
+
+    def delete() -> None:
+        targets = {2, 7, 13} if selector == "seqs" else {seq for seq in data if seq % 5 == 3}
+        how: dict[str, Any] = {"seqs": sorted(targets)} if selector == "seqs" else {"match": "g3"}
+        assert engine.delete("t", **how).deleted == len(targets)
+        gone.update(targets)
+        if flushed:
+            engine.checkpoint(full=True)
+
+    def move() -> None:
+        with engine.core.owner:  # type: ignore[attr-defined]
+            engine._relocator.tick()
+        engine.core.owner.wait_idle(WAIT_S)  # type: ignore[attr-defined]
+
+    held.at(point, delete, move)
+    move()
+    check_deleted(engine, data, gone, "after the move")
+    images = held.images()
+    for _ in range(3):
+        seq = len(data) + 1
+        data[seq] = f"record {seq}"
+        assert engine.append("t", [{"data": data[seq]}]).first_seq == seq
+        engine.checkpoint(full=True)
+    later = held.images()
+    segments = engine.core.names["t"].index.segments
+    assert segments is not None
+    assert [one.cold for one in segments.segments][:2] == [True, True]
+    engine.close()
+    for n, (label, image, boot) in enumerate(images + later):
+        expected = data if n >= len(images) else {seq: text for seq, text in data.items() if seq <= 25}
+        found = Engine.open(DIR, held.config, clock=ManualClock(), fs=image, boot_id=boot)
+        check_deleted(found, expected, gone, label)
+
+
 Damage = Callable[[Store, SegmentFiles, SegmentFiles], None]
 
 

@@ -37,6 +37,8 @@ class EngineConfig(Settings):
     deletes_gather_ms: int = 100
     deletes_pending_max: int = 100_000
     loss_merge_ms: int = 10_000
+    cold_follow_ms: int = 60_000
+    cold_rewrite_ms: int = 86_400_000
 
     def __post_init__(self) -> None:
         known = {row.field: row for row in TABLE}

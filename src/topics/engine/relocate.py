@@ -44,9 +44,7 @@ log = logging.getLogger("topics.engine")
 
 SLICE: Final = 256
 """Topics looked at in one stretch."""
-FOLLOW_MS: Final = 60_000
 MEND_MS: Final = 60_000
-REWRITE_MS: Final = 86_400_000
 SWEEP_MS: Final = 3_600_000
 
 Done = Callable[[BaseException | None], None]
@@ -104,7 +102,7 @@ class Relocator:
                 continue
             if (one.unindexed or one.untagged) and self._is_due("mend", topic, one, MEND_MS):
                 self._jobs.append(partial(self._mend, topic, one))
-            elif one.behind and self._is_due("follow", topic, one, FOLLOW_MS):
+            elif one.behind and self._is_due("follow", topic, one, self._core.config.cold_follow_ms):
                 self._jobs.append(partial(self._follow, topic, one))
             elif self._is_worth_rewriting(topic, one):
                 self._jobs.append(partial(self._rewrite, topic, one))
@@ -138,7 +136,9 @@ class Relocator:
         core = self._core
         if not core.config.reclaim_rewrite or core.cold.is_failing or core.clock.now_ms() < self._free_at_ms:
             return False
-        if not self._is_due("rewrite", topic, one, REWRITE_MS) or core.pins.is_frozen(topic.id, one.first):
+        if not self._is_due("rewrite", topic, one, core.config.cold_rewrite_ms) or core.pins.is_frozen(
+            topic.id, one.first
+        ):
             return False
         assert topic.index.segments is not None
         return reclaim.is_mostly_dead(topic.index.segments, one, core.config.rewrite_min_bytes)

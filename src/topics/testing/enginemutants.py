@@ -20,7 +20,7 @@ from msgspec import structs
 
 from topics.codec import control, frame
 from topics.codec import segment as codec
-from topics.engine import checkpoint, deletes, lifecycle, queue, reclaim, recover, rederive, retention
+from topics.engine import checkpoint, deletes, lifecycle, queue, reclaim, recover, rederive, relocate, retention
 from topics.engine import delete as deleting
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.core import Core
@@ -43,9 +43,11 @@ from topics.storage.segfile import SegmentFiles
 from topics.storage.segments import TopicSegments
 from topics.storage.shards import Shards
 from topics.storage.snapshot import SnapshotStore
+from topics.storage.tiers.folder import LocalFolderStore
+from topics.storage.tiers.relocation import Relocation
 from topics.testing import sweep
 from topics.testing.enginemodel import Change, Event, Topic
-from topics.testing.enginesubject import OPS, EngineDriver, EngineSubject, Setup, tiny
+from topics.testing.enginesubject import COLD, OPS, EngineDriver, EngineSubject, Setup, tiny
 from topics.testing.mutants import Make
 from topics.testing.simfs import Call
 from topics.testing.subject import Violation
@@ -111,7 +113,7 @@ class Subject:
 
     ops = OPS
 
-    def __init__(self, fields: tuple[tuple[str, int], ...], regime: str) -> None:
+    def __init__(self, fields: tuple[tuple[str, Any], ...], regime: str) -> None:
         config = tiny(**dict(fields))
         self._setup = Setup(config, regime, (config.wal_shards,))
 
@@ -140,7 +142,7 @@ class Ops(NamedTuple):
 
     seed: int
     ops: tuple[str, ...]
-    fields: tuple[tuple[str, int], ...] = ()
+    fields: tuple[tuple[str, Any], ...] = ()
     regime: str = "tiny"
 
     def run(self) -> None:
@@ -316,6 +318,43 @@ class _WithoutDirSync:
 
     def __getattr__(self, name: str) -> Any:
         return (lambda path: None) if name == "sync_dir" else getattr(self._inner, name)
+
+
+# -- the cold tier ---------------------------------------------------------------------------------------------------
+
+
+def _put_unsynced(right: Any) -> Any:
+    def wrong(self: LocalFolderStore, *args: Any) -> None:
+        self._fs = _WithoutDirSync(self._fs)
+        right(self, *args)
+
+    return wrong
+
+
+def _stub_unsynced(right: Any) -> Any:
+    def wrong(self: Relocation) -> None:
+        files = self.files
+        self.files = SegmentFiles(_WithoutDirSync(files.fs), files.dir, files.topic_id)
+        right(self)
+        self.files = files
+
+    return wrong
+
+
+def _cold_marks_forgotten(right: Any) -> Any:
+    def wrong(self: Cycle, one: Any) -> None:
+        right(self, one._replace(entries=None, marks=one.marks[:0]) if one.cold else one)
+
+    return wrong
+
+
+def _object_deleted_early(right: Any) -> Any:
+    def wrong(root: Any, store_id: str, topic_id: int, id: Any, data_len: int) -> bytes:
+        data: bytes = right(root, store_id, topic_id, id, data_len)
+        root.topic(topic_id).delete(id)
+        return data
+
+    return wrong
 
 
 def _snapshot_name_unsynced(right: Any) -> Any:
@@ -549,7 +588,7 @@ def _bound_untold(right: Any) -> Any:
     return lambda row: {**right(row), "bound": (row.bound or 0) + 1} if not row.drop else right(row)
 
 
-def _ops(ops: str, seed: int, regime: str = "tiny", **fields: int) -> Ops:
+def _ops(ops: str, seed: int, regime: str = "tiny", **fields: Any) -> Ops:
     return Ops(seed, tuple(ops.split()), tuple(sorted(fields.items())), regime)
 
 
@@ -559,8 +598,22 @@ def _bug(name: str, target: object, attribute: str, make: Make, *searches: Searc
 
 _DROPS = _ops("append_capped snapshot append_capped snapshot", 7, segment_max_events=1, checkpoint_records=1)
 
+_COLD: dict[str, Any] = {"cold_dir": COLD, "hot_retain_segments": 0, "segment_max_events": 3}
+
 # fmt: off
 MUTANTS: tuple[EngineMutant, ...] = (
+    _bug("hot data goes before its copy is in the cold tier [S-311]",
+         Relocation, "copy", _nothing, _ops("relocate", 0, **_COLD)),
+    _bug("names in the cold tier are not synced [S-300]",
+         LocalFolderStore, "put", _put_unsynced, _ops("relocate", 0, **_COLD)),
+    _bug("hot data goes although the stub is not on disk [S-316]",
+         Relocation, "settle", _stub_unsynced, _ops("relocate", 0, **_COLD)),
+    _bug("a stub is replaced without its marks [S-315]",
+         Cycle, "_replace_sealed", _cold_marks_forgotten,
+         _ops("relocate relocate", 0, **_COLD), _ops("relocate relocate", 1, **_COLD)),
+    _bug("an object is deleted before the one that takes its place is there [S-285]",
+         relocate, "fetch_data", _object_deleted_early,
+         _ops("relocate rewrite", 1, cold_dir=COLD, hot_retain_segments=0)),
     _bug("an fsync append does not wait for its sync [DUR-3]",
          Core, "stage", _append_unsynced, _ops("append_fsync", 2)),
     _bug("an append is answered before its sync [S-107]",

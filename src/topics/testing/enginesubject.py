@@ -68,6 +68,7 @@ from topics.testing.subject import Violation
 from topics.testing.txnmodel import Chunk, Plan, Txns
 
 DIR = "store"
+COLD = "cold"
 READ_BYTES_MAX = 8 << 20
 REGIMES = ("tiny", "sector", "mixed")
 
@@ -105,6 +106,7 @@ OPS = (
     "checkpoint",
     "purge",
     "rewrite",
+    "relocate",
     "close_reopen",
     "kill_reopen",
     "crash_reopen",
@@ -133,6 +135,7 @@ MORE = (
     "jump",
     "jump_back",
     "snapshot",
+    "move",
     "reshard",
     "full_disk",
     "append_source",
@@ -719,6 +722,8 @@ def tiny(**fields: Any) -> EngineConfig:
         "reclaim_rewrite": True,
         "rewrite_min_bytes": 1,
         "rewrite_every_ms": 1000,
+        "cold_follow_ms": 1000,
+        "cold_rewrite_ms": 5000,
     }
     return EngineConfig(**(small | fields))
 
@@ -742,8 +747,19 @@ def setup_for(seed: int) -> Setup:
         max_fds=rng.choice((1, 4, None)),
         reserve_min=rng.choice((1, 4)),
         reclaim_rewrite=rng.random() < 0.7,
+        **_tier_for(seed),
     )
     return Setup(config, rng.choice(REGIMES), shards)
+
+
+def _tier_for(seed: int) -> dict[str, Any]:
+    """Whether a seed has a cold tier, and how soon segments go there."""
+    rng = random.Random(f"engine tier {seed}")
+    return {
+        "cold_dir": rng.choice((None, COLD)),
+        "hot_retain_segments": rng.choice((0, 1, 3)),
+        "cold_cache_bytes": rng.choice((0, 1 << 20)),
+    }
 
 
 class EngineDriver(DiskDriver):
@@ -1377,6 +1393,37 @@ class EngineDriver(DiskDriver):
         self.session.tick(12_000)
         self.session.tick(12_000)
 
+    def _op_relocate(self) -> None:
+        """Fill segments, have them moved to the cold tier, and delete from them while they are there [C18]."""
+        name = self.rng.choice(("fsync", "disk"))
+        self._write(name, self.rng.randrange(4, 14), 30)
+        self.session.checkpoint(full=True)
+        if self.rng.random() < 0.5:
+            self._op_delete_tag()
+        self.session.tick(6000)
+        topic = self.store.topic(name)
+        if topic is None:
+            return
+        seq = max(topic.live.head - self.rng.randrange(1, 12), 1)
+        self.session.delete(name, seqs=[seq], dry_run=False)
+        self.session.tick(6000)
+        if self.rng.random() < 0.5:
+            self.session.checkpoint(full=True)
+            self.session.tick(6000)
+
+    def _op_move(self) -> None:
+        """One segment: to the cold tier, mostly deleted there, fetched and rewritten, and moved again [S-285]."""
+        self._write("fsync", 3, 10)
+        self.session.checkpoint(full=True)
+        self.session.tick(6000)
+        topic = self.store.topic("fsync")
+        if topic is None:
+            return
+        self.session.delete("fsync", seqs=[seq for seq in (1, 2) if seq <= topic.live.head])
+        self.session.checkpoint(full=True)
+        for _ in range(3):
+            self.session.tick(6000)
+
     def _op_purge(self) -> None:
         """Records of a segment are deleted, and the log that says so is trimmed [S-270, C13]."""
         name = self.rng.choice(("fsync", "disk", "memory"))
@@ -1651,6 +1698,11 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "caps": ({"segment_max_events": 1}, ("append_capped", "append_capped", "checkpoint", "append_capped", "tick")),
     "age": ({}, ("append_ttl", "expire", "append_ttl", "tick")),
     "rewrite": ({}, ("rewrite",)),
+    "tiers": ({"cold_dir": COLD, "hot_retain_segments": 0, "segment_max_events": 3}, ("move",)),
+    "cold drops": (
+        {"cold_dir": COLD, "hot_retain_segments": 0, "segment_max_events": 3, "checkpoint_records": 9},
+        ("append_capped", "snapshot", "tick", "append_capped", "append_capped", "snapshot", "tick"),
+    ),
     "names": ({}, ("append_keyed", "append_producer", "append_keyed", "close_reopen", "retry")),
     "config": ({}, ("append_disk", "configure", "append_disk", "configure", "kill_reopen")),
     "churn": ({}, ("churn", "churn", "churn", "tick", "churn")),

@@ -79,8 +79,8 @@ class Relocation:
         if tag is not None:
             wanted["tag"] = _given(tag)
         parts = {part: None if _is_there(store, id, part, n, xxh3) else s for part, (s, n, xxh3) in wanted.items()}
-        if any(source is not None for source in parts.values()):
-            store.put(id, parts["data"], parts["idx"], parts.get("tag"))
+        # Also where nothing differs: an earlier put may have failed at its very end, before names were durable.
+        store.put(id, parts["data"], parts["idx"], parts.get("tag"))
         for part, (_, n, xxh3) in wanted.items():
             if not _is_there(store, id, part, n, xxh3):
                 raise StoreUnavailable(f"{self._root.name}: .{part} of segment {first} is not what was put there")

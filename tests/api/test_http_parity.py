@@ -22,6 +22,7 @@ from topics.testing import ManualClock
 STATUS = {
     "invalid_request": 400, "batch_too_large": 400, "record_too_large": 400, "topic_not_found": 404, "forbidden": 403,
     "producer_gap": 409, "topic_exists_incompatible": 409, "topic_full": 422, "throttled": 429,
+    "txn_conflict": 409, "txn_committed": 409, "txn_incomplete": 409,
 }  # fmt: skip
 
 
@@ -96,6 +97,19 @@ KINDS: dict[str, tuple[int, st.SearchStrategy[Any]]] = {
     "odd delete": (1, _some(
         before_seq=ODD_SEQ, match=st.sampled_from([["tag", "Glob", "b"], None]), seqs=st.just([1]),
     )),
+    "stage": (4, st.fixed_dictionaries(
+        {"version": st.integers(0, 2), "part": st.sampled_from(["p", "q"]), "chunk": st.sampled_from([0, 0, 0, 1, 2]),
+         "records": RECORDS}, optional={"node": NODES},
+    )),
+    "odd stage": (1, st.fixed_dictionaries({
+        "version": ODD_SEQ, "part": st.sampled_from(["", "a/b", "p"]), "chunk": ODD_SEQ, "records": RECORDS,
+    })),
+    "commit": (3, st.fixed_dictionaries(
+        {"version": st.integers(0, 2), "more": st.sampled_from([0, 0, 0, 1])},
+        optional={"create": st.sampled_from([True, False, None]), "config": CONFIG},
+    )),
+    "abort": (1, st.fixed_dictionaries({"version": st.integers(0, 2)})),
+    "writer": (1, st.just({})),
     "put": (2, CONFIG | st.fixed_dictionaries({"type": st.sampled_from(["queue", "x"])})),
     "state": (2, _some(touch=st.booleans())),
     "list": (1, st.just({})),
@@ -121,12 +135,36 @@ OPS = st.builds(
 # -- both sides ------------------------------------------------------------------------------------------------------
 
 
+class Ledger:
+    """What is staged, so that a commit can name it."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, dict[str, list[int]]] = {}
+
+    def staged(self, body: dict[str, Any], told: Any) -> None:
+        if isinstance(told, dict) and not told["deduped"]:
+            counts = self._parts.setdefault(body["version"], {}).setdefault(body["part"], [0, 0])
+            counts[0] += 1
+            counts[1] += told["staged"]
+
+    def over(self, version: int, told: Any, *, below: bool) -> None:
+        if isinstance(told, dict):
+            gone = [one for one in self._parts if one == version or (below and one < version)]
+            for one in gone:
+                del self._parts[one]
+
+    def named(self, version: int, more: int) -> list[dict[str, Any]]:
+        found = sorted(self._parts.get(version, {}).items())
+        return [{"part": part, "chunks": chunks, "records": records + more} for part, (chunks, records) in found]
+
+
 class Served:
     """The operations over HTTP: the answer, or code and detail of the error."""
 
-    def __init__(self, client: httpx.Client, clock: ManualClock) -> None:
+    def __init__(self, client: httpx.Client, clock: ManualClock, ledger: Ledger) -> None:
         self._client = client
         self._clock = clock
+        self._ledger = ledger
 
     def do(self, op: Op, name: str) -> Any:
         path = f"/v0/topics/{name}"
@@ -138,6 +176,17 @@ class Served:
                 # Numbers spelt as the engine spells them: `1e16`, not `1e+16`.
                 body = msgspec.json.encode(op.body)
                 return self._told(ask.post(path, content=body, headers={"content-type": "application/json"}))
+            case "stage":
+                body = msgspec.json.encode({"id": name[:-1], **op.body})
+                return self._told(ask.post(f"{path}/stage", content=body, headers={"content-type": "application/json"}))
+            case "commit":
+                asked = {key: value for key, value in op.body.items() if key != "more"}
+                parts = self._ledger.named(op.body["version"], op.body["more"])
+                return self._told(ask.post("/v0/txn/commit", json={"id": name[:-1], "parts": parts, **asked}))
+            case "abort":
+                return self._told(ask.post("/v0/txn/abort", json={"id": name[:-1], **op.body}))
+            case "writer":
+                return self._told(ask.get(f"/v0/txn/{name[:-1]}"))
             case "diff":
                 return self._told(ask.post(f"{path}/diff", json={**op.body, "include_tags": True}))
             case "from_ts":
@@ -170,9 +219,10 @@ class Served:
 class Embedded:
     """The same with the engine, answered in the shapes of HTTP."""
 
-    def __init__(self, engine: Engine, clock: ManualClock) -> None:
+    def __init__(self, engine: Engine, clock: ManualClock, ledger: Ledger) -> None:
         self._engine = engine
         self._clock = clock
+        self._ledger = ledger
 
     def do(self, op: Op, name: str) -> Any:
         try:
@@ -182,6 +232,7 @@ class Embedded:
                 "topic_not_found": ("topic",), "forbidden": ("topic",), "producer_gap": ("epoch", "index"),
                 "topic_full": ("topic", "cap_records", "cap_bytes", "head_seq", "earliest_seq"),
                 "topic_exists_incompatible": ("topic", "existing_type", "requested_type"),
+                "txn_conflict": ("part", "expected"), "txn_committed": ("version",), "txn_incomplete": ("missing",),
             }.get(error.code)  # fmt: skip
             return error.code, names and {name: getattr(error, name) for name in names}
 
@@ -195,6 +246,23 @@ class Embedded:
         # Over HTTP a part of the performance block; nothing waits here.
         assert told.pop("throttle_wait_ms") is None
         return told
+
+    def _stage(self, name: str, **body: Any) -> Any:
+        place = {key: body[key] for key in ("version", "part", "chunk")}
+        result = self._engine.stage(name[:-1], topic=name, records=body["records"], node=body.get("node"), **place)
+        return {"topic": name, "id": name[:-1], **place, **msgspec.structs.asdict(result)}
+
+    def _commit(self, name: str, version: int, more: int, **body: Any) -> Any:
+        parts = self._ledger.named(version, more)
+        result = self._engine.commit_staged(name[:-1], version, parts, **body)
+        return {"id": name[:-1], **_in_json(result)}
+
+    def _abort(self, name: str, version: int) -> Any:
+        state = self._engine.abort_staged(name[:-1], version).state
+        return {"id": name[:-1], "version": version, "state": state}
+
+    def _writer(self, name: str) -> Any:
+        return {"id": name[:-1], **_in_json(self._engine.writer(name[:-1]))}
 
     def _diff(self, name: str, from_seq: Any = 0, max_batch_bytes: Any = 0, **body: Any) -> Any:
         return self._page(name, self._engine.read(name, from_seq, max_bytes=max_batch_bytes, **body))
@@ -230,6 +298,11 @@ class Embedded:
         return [(one.topic, one.count, one.bytes, one.earliest_seq) for one in found]
 
 
+def _in_json(result: Any) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result))
+    return told
+
+
 # -- the test --------------------------------------------------------------------------------------------------------
 
 
@@ -256,16 +329,21 @@ def test_the_server_answers_like_the_engine(
     fresh: Callable[[], str],
     ops: list[Op],
 ) -> None:
-    """[S-350, DIF-2, WR-3, DLR-2, TOP-6]"""
-    prefix = fresh()
+    """[S-350, DIF-2, WR-3, DLR-2, TOP-6, TXN-1 … TXN-12]"""
+    prefix, ledger = fresh(), Ledger()
     with like(client, timed_server) as one:
-        served, embedded = Served(one, clock), Embedded(engine, clock)
+        served, embedded = Served(one, clock, ledger), Embedded(engine, clock, ledger)
         for op in ops:
             if op.kind == "pass":
                 clock.jump(op.body["ms"])
                 continue
             name = f"{prefix}{op.topic}"
-            assert served.do(op, name) == embedded.do(op, name), op
+            told = served.do(op, name)
+            assert told == embedded.do(op, name), op
+            if op.kind == "stage":
+                ledger.staged(op.body, told)
+            elif op.kind in ("commit", "abort"):
+                ledger.over(op.body["version"], told, below=op.kind == "commit")
         for topic in (0, 1):
             _compare_pages(served, embedded, topic, f"{prefix}{topic}")
 

@@ -22,6 +22,7 @@ QUICK = {
     "fuzz": 60_000,  # T13
     "kill9": 2,  # T8
     "queue-chaos": 1_350,  # T12
+    "txn-chaos": 4,
 }
 
 

@@ -23,7 +23,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topics.testing import damage, enginedamage, enginemutants, faults, fuzz, kill9, mutants, queuechaos, sweep
+from topics.testing import (
+    damage,
+    enginedamage,
+    enginemutants,
+    faults,
+    fuzz,
+    kill9,
+    mutants,
+    queuechaos,
+    sweep,
+    txnchaos,
+)
 from topics.testing.enginesubject import EngineSubject
 from topics.testing.shardsubject import ShardSubject
 from topics.testing.subject import Subject, Violation
@@ -336,6 +347,22 @@ def queue_chaos(args: argparse.Namespace) -> int:
     return tally.report(seed=args.seed, **report.counts)
 
 
+def txn_chaos(args: argparse.Namespace) -> int:
+    """Stagers and a committer, a server killed: every version whole, every row once."""
+    tally = Tally("txn-chaos", "kills")
+    folder = Path(tempfile.mkdtemp(prefix="topics-txn-chaos-"))
+
+    def progress(kills: int, violations: list[str]) -> None:
+        tally.add((kills - tally.cases, violations))
+
+    report = txnchaos.run(folder, args.seed, txnchaos.QUICK if args.quick else args.kills, progress)
+    if tally.violations:
+        print(f"kept for a look: {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder)
+    return tally.report(seed=args.seed, **report.counts)
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "crash": crash,
     "exhaustive": exhaustive,
@@ -346,6 +373,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "fuzz": fuzzing,
     "kill9": kill9s,
     "queue-chaos": queue_chaos,
+    "txn-chaos": txn_chaos,
 }
 
 
@@ -382,6 +410,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument("--cycles", type=_positive, default=200, help="kills under load (default 200)")
         if name == "queue-chaos":
             command.add_argument("--count", type=_positive, default=20_000, help="jobs (default 20000)")
+        if name == "txn-chaos":
+            command.add_argument("--kills", type=_positive, default=50, help="of the server (default 50)")
         if name == "fuzz":
             command.add_argument("--execs", type=_positive, default=1_000_000, help="inputs (default 1000000)")
     args = parser.parse_args(argv)

@@ -199,7 +199,7 @@ class Run:
                 if answer.status not in (500, 503):
                     return answer
             except NotSent:
-                pass  # it is being started
+                self.counts["not_sent"] += 1
             except OSError:
                 self.counts["commits_cut"] += 1
             finally:

@@ -123,10 +123,12 @@ class Stager:
             try:
                 with HttpConn(*address(self._folder)) as http:
                     answer = http.call("POST", path, body)
-                if answer.status != 503:
-                    return answer
             except OSError:
-                pass  # killed, or not there yet: the chunk is sent again, and known if it had arrived [TXN-2]
+                # Killed, or not there yet: the chunk is sent again, and known if it had arrived [TXN-2].
+                time.sleep(PAUSE_S)
+                continue
+            if answer.status != 503:
+                return answer
             time.sleep(PAUSE_S)
 
 

@@ -7,6 +7,8 @@ import pytest
 from tests.crash.kit_attach import SEGMENT_BYTES, Load, judge, look_at, write_while_stamping
 from tests.crash.kit_engine import Store, at_every_disk_call, is_sound, same_after_restarts
 from topics.codec.place import shard_of
+from topics.storage.inspect import inspect
+from topics.storage.view import Batch, Gap, StoreView
 
 
 def started(**config: object) -> Store:
@@ -69,26 +71,27 @@ def test_c30_several_topics_of_one_group_and_topics_without_a_record_are_attache
     for topic in ("a", "b", "c"):
         store.put(topic)
     store.write("b", 2)
-    load = Load(1, "a", "b", "c", records=6)
+    load = Load(1, "a", "b", "c", records=4)
     load.stage(store)
     with at_every_disk_call(store, judge(load), crashes=1):
         result = load.commit(store)
     assert [one.first_seq for one in result.topics] == [1, 3, 1]
 
 
-@pytest.mark.parametrize("shards", [2, 3])
-def test_c30_over_several_groups_each_is_whole_or_nothing_and_a_repeat_completes_it(shards: int) -> None:
+@pytest.mark.parametrize(("shards", "step"), [(2, 1), (3, 4)])
+def test_c30_over_several_groups_each_is_whole_or_nothing_and_a_repeat_completes_it(shards: int, step: int) -> None:
     """C30, S-288, TXN-6: group by group, that of shard 0 last, with the committed version."""
     store = started(wal_shards=shards)
+    topics = ("a", "b", "c")
     groups: dict[int, list[str]] = {}
-    for topic in ("a", "b", "c", "d"):
+    for topic in topics:
         store.put(topic)
-        store.write(topic)
         groups.setdefault(shard_of(store.engine.core.names[topic].id, shards), []).append(topic)
     assert len(groups) > 1
-    load = Load(1, "a", "b", "c", "d", records=6)
+    load = Load(1, *topics, records=4)
     load.stage(store)
-    with at_every_disk_call(store, judge(load, groups=list(groups.values())), crashes=1):
+    judged = judge(load, groups=list(groups.values()))
+    with at_every_disk_call(store, judged, crashes=1, chosen=lambda number, call: number % step == 0):
         load.commit(store)
 
 
@@ -230,3 +233,47 @@ def test_a_topic_that_is_deleted_behind_an_attach_stays_deleted() -> None:
         fork.start()
         assert list(fork.engine.topics()) == []
         assert fork.sim.listdir("store/topics") == []
+
+
+def test_the_doctor_and_readers_of_the_directory_find_nothing_wrong_at_any_disk_call_of_an_attach() -> None:
+    """S-345, 13 R-5: segments on their way are no damage; a reader sees whole commits, at a snapshot's pace."""
+    store = started()
+    store.put("t")
+    store.write("t", 3)
+    store.engine.checkpoint(full=True)
+    store.write("t", 2)
+    load = Load(1, "t")
+    load.stage(store)
+    notes: set[str] = set()
+
+    def judged(fork: Store) -> None:
+        report = inspect(fork.sim, "store")
+        assert [one for one in report.findings if one.severity == "error"] == [], f"{fork.label}: {report.findings}"
+        notes.update(one.code for one in report.findings)
+        view = StoreView(fork.sim, "store").topic("t")
+        assert view is not None
+        given = list(view.scan())
+        assert not [one for one in given if isinstance(one, Gap)], f"{fork.label}: {given}"
+        seqs = [seq for one in given if isinstance(one, Batch) for seq in one.seqs.tolist()]
+        assert seqs in ([*range(1, 4)], [*range(1, 18)]), f"{fork.label}: {seqs}"
+
+    with at_every_disk_call(store, judged, crashes=2):
+        load.commit(store)
+        store.engine.checkpoint(full=True)
+    assert "attach_unfinished" in notes
+
+
+def test_the_doctor_tells_of_attached_segments_that_are_nowhere() -> None:
+    """S-250: the mark says that they were; readers are told of a gap."""
+    store = started()
+    store.put("t")
+    load = Load(1, "t")
+    load.stage(store)
+    load.commit(store)
+    gone = store.segments("t", 1)[1]
+    for kind in ("data", "idx", "tag"):
+        store.sim.remove(gone.path(kind))
+    report = inspect(store.sim, "store")
+    assert [one.code for one in report.findings if one.severity == "error"] == ["segment_missing"]
+    store.kill().start()
+    assert store.look("t").gaps == [(gone.first, gone.last, "corrupt")]

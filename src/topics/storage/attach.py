@@ -13,12 +13,15 @@ File work only: any one thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from topics import paths
 from topics.codec import control
 from topics.fs import Fs, close_quietly, ensure_dir
 from topics.storage.descriptor import Claim, Segment
 from topics.storage.stamp import Stamped
+
+_T = TypeVar("_T")
 
 
 def out_dir(staged_dir: str, topic_id: int) -> str:
@@ -84,16 +87,17 @@ def _sync(fs: Fs, path: str) -> None:
         close_quietly(file)
 
 
-def reached(ckpt_seq: int, claim: Claim, marks: Iterable[control.AttachMark]) -> tuple[int, Claim]:
+def reached(ckpt_seq: int, claim: _T, marks: Iterable[control.AttachMark]) -> tuple[int, _T | Claim]:
     """How far segments reach, given the newest mark row or snapshot: an attach is a checkpoint of what it brings.
 
     All in front of it was sealed before it, so no segment is active behind it.
     """
+    reach: tuple[int, _T | Claim] = (ckpt_seq, claim)
     for mark in marks:
         last = mark.first + mark.count - 1
-        if last > ckpt_seq:
-            ckpt_seq, claim = last, Claim.of(last + 1, 0, b"")
-    return ckpt_seq, claim
+        if last > reach[0]:
+            reach = (last, Claim.of(last + 1, 0, b""))
+    return reach
 
 
 def described(made: Stamped, ts: int) -> Segment:

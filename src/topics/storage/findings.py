@@ -87,6 +87,7 @@ CODES: dict[str, Code] = {
     "unsealed": Code("note", "a segment whose sealing a crash cut short", _START),
     "claim_mismatch": Code("warning", "the index of the newest segment is made anew from its records", _START),
     "unclaimed": Code("note", "written and not yet confirmed; the log has the records", _NOTHING),
+    "attach_unfinished": Code("note", "segments of a committed bulk load that are not in their topic yet", _START),
     "overlap": Code("warning", "another segment holds these seqs; the file is left alone", "move it away"),
     "delete_mismatch": Code("warning", "only one of two marks says deleted; it stays deleted", _NOTHING),
     "delete_undone": Code("warning", "the index says deleted, the record live: it may show again", "delete it again"),

@@ -12,19 +12,21 @@ explains are notes (`findings.FLUX`), and anything worse counts only if a second
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from topics import paths
 from topics.codec import snapshot as codec
-from topics.codec.control import MarkRow
+from topics.codec.control import AttachMark, MarkRow
 from topics.codec.snapshot import GAP, SEALED, NotASnapshot, SegmentRow, Snapshot, TopicItem
 from topics.errors import CallerError, UnsupportedFormat
 from topics.fs import Fs
+from topics.storage import attach
 from topics.storage.descriptor import Claim
 from topics.storage.findings import Area, Collector, Finding, Severity, worst_of
 from topics.storage.inspect_topic import Expected, check_topic
 from topics.storage.inspect_wal import Logged, check_groups, note_other, read_if_there
+from topics.storage.reindex import Range
 from topics.storage.view import ColdUnavailable, cold_folder, read_store_id
 
 _STORE_DIRS = (paths.META_DIR, paths.WAL_DIR, paths.TOPICS_DIR)
@@ -229,10 +231,21 @@ class _Examination:
         ckpt = newest.header.ckpt if newest is not None else 0
         cold = self._cold_path()
         return {
-            id: _expected_of(id, item, logged, ckpt, cold)
+            id: _expected_of(id, item, logged, ckpt, cold, self._waiting(logged.attached.get(id, ())))
             for id, item in sorted(items.items())
             if id not in logged.deleted
         }
+
+    def _waiting(self, marks: Iterable[AttachMark]) -> tuple[Range, ...]:
+        """Seqs of segments that a mark attaches and that are not in their topic yet."""
+        found = []
+        for mark in marks:
+            out = attach.out_dir(f"{self._path}/{paths.STAGING_DIR}/{mark.dir}", mark.topic_id)
+            there = set(self._fs.listdir(out)) if self._fs.exists(out) else set()
+            firsts = {parsed.first_seq for name in there if (parsed := paths.parse_segment(name)) is not None}
+            rows = [row for row in mark.segments if row.first in firsts]
+            found += [Range(row.first, row.first + row.count - 1) for row in rows]
+        return tuple(found)
 
     def _cold_path(self) -> str | None:
         """The folder of the cold tier, None where it cannot be looked at."""
@@ -258,7 +271,9 @@ class _Examination:
         return [area] if area.findings else []
 
 
-def _expected_of(id: int, item: TopicItem | None, logged: Logged, ckpt: int, cold: str | None) -> Expected:
+def _expected_of(
+    id: int, item: TopicItem | None, logged: Logged, ckpt: int, cold: str | None, waiting: tuple[Range, ...]
+) -> Expected:
     number, mark = logged.claims.get(id, (-1, None))
     if mark is not None and number < ckpt:
         mark = None  # the snapshot is newer
@@ -270,16 +285,18 @@ def _expected_of(id: int, item: TopicItem | None, logged: Logged, ckpt: int, col
         floors += [item.cap_floor, item.ttl_floor, item.delete_below]
     if mark is not None:
         floors += [mark.cap_floor, mark.ttl_floor, mark.delete_below]
+    ckpt_seq = max(item.ckpt_seq if item is not None else 0, mark.ckpt_seq if mark is not None else 0)
+    ckpt_seq, claim = attach.reached(ckpt_seq, _claim(item, mark), logged.attached.get(id, ()))
     return Expected(
         id=id,
         name=item.name if item is not None else created.name if created is not None else "",
         epoch=item.epoch if item is not None else None,
         promised=cfg.get("durability", "disk") in ("disk", "fsync"),
         floor=max(floors),
-        ckpt_seq=max(item.ckpt_seq if item is not None else 0, mark.ckpt_seq if mark is not None else 0),
-        claim=_claim(item, mark),
+        ckpt_seq=ckpt_seq,
+        claim=claim,
         rows={row.first: row for row in item.segments} if item is not None else {},
-        attached=frozenset(logged.attached.get(id, ())),
+        waiting=waiting,
         in_log=lambda wanted: logged.holds(id, wanted),
         cold=cold,
     )

@@ -55,7 +55,8 @@ class Expected(NamedTuple):
     claim: Claim | None
     """Of the active segment; None where it is not known."""
     rows: dict[int, SegmentRow]
-    attached: frozenset[int]
+    waiting: tuple[Range, ...]
+    """Seqs of attached segments that the next start moves in [S-289]."""
     in_log: Callable[[Range], bool]
     """Whether the log has records of all these seqs."""
     cold: str | None
@@ -88,8 +89,10 @@ class _Topic:
 
     def run(self) -> None:
         expected, found = self._expected, self._found
+        if expected.waiting:
+            found.add("attach_unfinished", found.name, _shown(list(expected.waiting)))
         if not self._files.fs.exists(self._files.dir):
-            if expected.ckpt_seq >= expected.floor:
+            if expected.ckpt_seq >= expected.floor and not expected.waiting:
                 found.add("topic_dir_missing", found.name, f"seqs {expected.floor} to {expected.ckpt_seq}")
             return
         self._others()
@@ -102,6 +105,7 @@ class _Topic:
             except OSError as error:
                 found.add("unreadable", self._where(first, "idx"), str(error))
                 self._held.append(Range(first, behind - 1))
+        self._held = sorted([*self._held, *expected.waiting])
         self._missing()
 
     def _where(self, first: int, kind: paths.SegmentKind, generation: int = 0) -> str:
@@ -128,7 +132,9 @@ class _Topic:
     def _segment(self, first: int, present: Present, behind: int) -> None:
         expected, found = self._expected, self._found
         self._sizes(first, present)
-        if first > expected.ckpt_seq and first not in expected.attached:
+        if any(first == one.first for one in expected.waiting):
+            return
+        if first > expected.ckpt_seq:
             found.add("unclaimed", self._where(first, "idx" if present.idx else "data"))
             return
         claim = expected.claim

@@ -49,7 +49,7 @@ class Logged:
         """By topic: the newest mark's number and row."""
         self.created: dict[int, Created] = {}
         self.deleted: set[int] = set()
-        self.attached: dict[int, set[int]] = {}
+        self.attached: dict[int, list[control.AttachMark]] = {}
         self.appends: dict[int, list[Range]] = {}
         """Seqs of the records that a replay finds."""
 
@@ -272,7 +272,7 @@ class _Group:
         elif isinstance(body, control.TopicDelete):
             logged.deleted.add(topic)
         elif isinstance(body, control.AttachMark):
-            logged.attached.setdefault(body.topic_id, set()).update(one.first for one in body.segments)
+            logged.attached.setdefault(body.topic_id, []).append(body)
         elif isinstance(body, control.TopicsMark):
             for one in body.topics:
                 if body.n >= logged.claims.get(one.topic_id, (0, one))[0]:

@@ -216,7 +216,7 @@ def made(
         elif exchange.app.engine is None:
             exchange.fail(EngineClosed("the server has stopped"))
         elif found:
-            then(found[0])
+            then(found.pop())  # `done` refers to itself: what it keeps stays until the collector comes
         else:
             owner.aside("decode", aside, done)
 

@@ -64,6 +64,7 @@ def test_what_is_put_is_listed_read_and_removed(depot: Depot) -> None:
         depot.put(NAMES[0], b"manifest")
         large = bytes(range(256)) * ((MULTIPART_BYTES >> 8) + 4096)
         depot.put(NAMES[1], large)
+        depot.flush()
         assert depot.listing() == frozenset(NAMES)
         assert depot.read(NAMES[0], 1 << 30) == b"manifest"
         assert depot.read(NAMES[0], 4) == b"mani"

@@ -40,7 +40,11 @@ class Depot(Protocol):
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep bytes under a name, durably, and see that it is they which are kept."""
+        """Keep bytes under a name, and see that it is they which are kept; for good with the next `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything that was put durable."""
         ...
 
     def read(self, name: str, size: int) -> bytes | None:
@@ -58,11 +62,13 @@ class Depot(Protocol):
 
 
 class FolderDepot:
-    """A folder. Each piece is written as tmp, synced, read back from the disk, renamed; then its directory synced."""
+    """A folder. A piece is written as tmp, synced, read back from the disk, renamed; `flush` syncs the directories."""
 
     def __init__(self, fs: Fs, path: str) -> None:
         self._fs = fs
         self._path = path.rstrip("/") or "/"
+        self._made: set[str] = set()
+        self._unsynced: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -79,9 +85,16 @@ class FolderDepot:
     def put(self, name: str, data: bytes) -> None:
         path = f"{self._path}/{name}"
         dir = path.rpartition("/")[0]
-        ensure_dir(self._fs, dir)
+        if dir not in self._made:
+            ensure_dir(self._fs, dir)
+            self._made.add(dir)
         write_verified(self._fs, path, data)
-        self._fs.sync_dir(dir)
+        self._unsynced.add(dir)
+
+    def flush(self) -> None:
+        for dir in sorted(self._unsynced):
+            self._fs.sync_dir(dir)
+        self._unsynced.clear()
 
     def read(self, name: str, size: int) -> bytes | None:
         try:

@@ -47,6 +47,9 @@ class ObjectDepot:
             self._bucket.put(name, data, attributes)
         self._compare(name, data, attributes)
 
+    def flush(self) -> None:
+        """An object that was put is there for good."""
+
     def read(self, name: str, size: int) -> bytes | None:
         parts: list[bytes] = []
         for at in range(0, max(size, 1), PIECE_BYTES):

@@ -176,6 +176,7 @@ class Taker:
         raw = snapshots.encode(made.header, made.topics, made.routers)
         part = SnapshotPart(made.header.id, len(raw), xxh3_64_intdigest(raw))
         self._put(paths.backup_snapshot(part.number, part.xxh3), raw)
+        self._depot.flush()
         if not source.is_held():
             raise SourceChanged("the files were not held until all of them were copied")
         if before is not None and (before.snapshot, list(before.segments)) == (part, segments):
@@ -190,6 +191,7 @@ class Taker:
             segments=tuple(segments),
         )
         self._put(paths.backup(number), manifests.encode(manifest))
+        self._depot.flush()
         return manifest
 
     def _clean_up(self, kept: Manifest) -> int:

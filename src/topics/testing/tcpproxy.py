@@ -1,6 +1,6 @@
 """A bad line: a TCP proxy in front of a real server, whose connections are slow, stuck, cut or refused on demand.
 
-    stall, resume     bytes wait in both directions, connections stay
+    stall, resume     bytes wait in both directions, connections stay; `held` counts what waits
     refuse, accept    connections are reset and new ones refused, as if nobody listened
     reset_next        the next connections are reset as soon as they are made
     cut_after         the next connection that has sent so many bytes of answers is reset
@@ -34,6 +34,8 @@ class TcpProxy:
         self.delay_s = 0.0
         self.connections = 0
         """Made since it started, those that were reset included."""
+        self.held = 0
+        """Pieces that wait while it is stalled."""
         self._target = (host, port)
         self._resets = 0
         self._cut: int | None = None
@@ -113,8 +115,8 @@ class TcpProxy:
                 self._resets -= 1
             else:
                 await self._connect(reader, writer)
-        except OSError as error:
-            log.debug("nobody there: %s", error)  # the other side sees a reset
+        except (OSError, asyncio.CancelledError) as error:
+            log.debug("cut off: %r", error)  # the other side sees a reset
         finally:
             _reset(writer)
             self._lines.discard(task)
@@ -144,7 +146,9 @@ class TcpProxy:
         delayed: bool = False,
     ) -> None:
         while data := await reader.read(READ_BYTES):
+            self.held += 1
             await self._flow.wait()
+            self.held -= 1
             if delayed and self.delay_s:
                 await asyncio.sleep(self.delay_s)
             writer.write(data if left is None else data[:left])

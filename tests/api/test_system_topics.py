@@ -13,6 +13,7 @@ from tests.api.expect import ANY, DEFAULT_CONFIG, diff, invalid, ok, put, refuse
 from tests.api.kit import WAIT_S, Running, records, running
 from tests.api.watching import is_http2, open_stream, pass_time, watch
 from tests.api.wskit import Ws
+from topics.engine.config import EngineConfig
 from topics.model import SYSTEM_TOPICS
 from topics.testing import ManualClock
 
@@ -224,3 +225,19 @@ def test_scopes_and_prefixes(keyed: Running) -> None:
     for key, op in ((WRITER, "error"), (BOSS, "ack")):
         with Ws(keyed, f"Authorization: Bearer {key}") as ws:
             assert ws.ask("publish", topic="$pipelines", records=[{"data": 1}])["op"] == op
+
+
+def test_too_many_deletes_that_wait_are_answered_503() -> None:
+    """[A-20, A-5] With the state of the shard that holds `$deletes`; everything else goes on."""
+    with (
+        running(config=EngineConfig(deletes_pending_max=2, deletes_gather_ms=3_600_000)) as one,
+        one.client() as client,
+    ):
+        write(client, "a", 1, 2, 3)
+        for seq in (1, 2):
+            ok(client.post("/v0/topics/a/delete", json={"seqs": [seq]}))
+        refused(client.post("/v0/topics/a/delete", json={"seqs": [3]}), 503, "not_ready", {"state": "full"})
+        refused(client.delete("/v0/topics/a"), 503, "not_ready", {"state": "full"})
+        assert ok(client.post("/v0/topics/a/delete", json={"seqs": [3], "dry_run": True}))["deleted"] == 1
+        assert seqs(diff(client, "a")) == [3]
+        write(client, "a", 4)

@@ -1695,6 +1695,7 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "checkpoint": ({"segment_max_events": 3}, ("append_batch", "append_fsync", "checkpoint", "append_fsync", "tick")),
     "snapshots": ({}, ("append_fsync", "snapshot", "append_disk", "snapshot", "append_fsync", "snapshot")),
     "deletes": ({}, ("append_batch", "checkpoint", "delete_tag", "delete_before", "checkpoint")),
+    "told": ({}, ("append_batch", "delete_tag", "tick", "churn", "delete_before", "churn", "kill_reopen", "tick")),
     "caps": ({"segment_max_events": 1}, ("append_capped", "append_capped", "checkpoint", "append_capped", "tick")),
     "age": ({}, ("append_ttl", "expire", "append_ttl", "tick")),
     "rewrite": ({}, ("rewrite",)),

@@ -147,7 +147,7 @@ def is_last_staged(core: Core, write: Write) -> bool:
 
 def append(core: Core, write: Write, done: Outcome, *, created: bool = False) -> None:
     """Append, and answer with an `AppendResult` once it is visible [DUR-1]."""
-    if core.closing:
+    if core.closing and not write.own:
         done(EngineClosed("the engine is closing"))
         return
     gate = core.gates.get(write.name)

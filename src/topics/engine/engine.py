@@ -753,10 +753,10 @@ class Engine:
             if self._timer is not None:
                 self._timer.stop()
             try:
-                self._tell_the_rest()
                 with self._owner:
                     self._begin_closing()
                 self._run_out()
+                self._tell_the_rest()
                 if self._core.wal is not None:
                     self._close_store()
             finally:
@@ -764,16 +764,9 @@ class Engine:
 
     def _tell_the_rest(self) -> None:
         """Deletes and losses that wait for company are told now; what cannot be, after the next start [A-20]."""
-        core = self._core
-        if len(core.deletes):
-            with self._owner:
-                for shard in core.wal.shards if core.wal is not None else ():
-                    shard.flush()
-                    shard.sync()
-            self._run_out()
         with self._owner:
-            core.deletes.flush()
-            core.losses.flush()
+            self._core.deletes.flush()
+            self._core.losses.flush()
         self._run_out()
 
     def _begin_closing(self) -> None:

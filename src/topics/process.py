@@ -105,7 +105,8 @@ def serve(work: Callable[[bytes, Send], None]) -> None:
         return
 
     def watch() -> None:
-        while given.read(1):
+        # Past the buffer of `given`: its lock, held by a thread that waits, would not let the interpreter end.
+        while os.read(given.fileno(), 1):
             continue
         os._exit(1)
 

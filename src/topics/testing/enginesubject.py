@@ -748,6 +748,7 @@ def setup_for(seed: int) -> Setup:
         reserve_min=rng.choice((1, 4)),
         reclaim_rewrite=rng.random() < 0.7,
         **_tier_for(seed),
+        txn_wal_bytes=rng.choice((1, 400, 1 << 26)),
     )
     return Setup(config, rng.choice(REGIMES), shards)
 
@@ -999,6 +1000,7 @@ class EngineDriver(DiskDriver):
             return
         getattr(self, f"_op_{op}")()
         if self._session is not None:
+            txnmodel.catch_up(self.session, self.txns)
             names = self.store.names()
             self.session.check_names()
             self.session.check(names if self.rng.random() < 0.3 else self._touched(names), self.rng)
@@ -1556,7 +1558,8 @@ class EngineDriver(DiskDriver):
         self.txns.versions += rng.choice((1, 1, 3))
         cut = rng.randrange(len(chunks) + 1)
         parts = {"q": tuple(chunks[:cut]), "p": tuple(chunks[cut:])}
-        return Plan(self.txns.versions, {part: taken for part, taken in parts.items() if taken})
+        attach = rng.choice(("auto", "never", "always", "always"))
+        return Plan(self.txns.versions, {part: taken for part, taken in parts.items() if taken}, attach)
 
     def _has_old_clock(self, name: str) -> bool:
         """Whether nobody knows what age has taken there: then nobody knows either whether there is room."""
@@ -1717,6 +1720,20 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "full": ({}, ("append_fsync", "full_disk", "append_disk", "tick")),
     "commits": ({}, ("commit", "commit", "abort")),
+    "attached": (
+        {"txn_wal_bytes": 1},
+        (
+            "append_fsync",
+            "commit",
+            "append_disk",
+            "commit",
+            "checkpoint",
+            "commit",
+            "append_fsync",
+            "kill_reopen",
+            "commit",
+        ),
+    ),
     "committed": ({"wal_shards": 3}, ("stage", "commit", "kill_reopen", "commit")),
     "routers": ({}, ("route", "append_source", "checkpoint", "append_source", "append_mixed", "append_source")),
     "copies": ({}, ("route", "append_source", "delete_copies", "append_mixed", "kill_reopen", "append_source", "tick")),

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.codec.place import shard_of
+from topics.engine.txn import AttachMode
 from topics.errors import RecordTooLarge, TopicFull, TopicsError, TxnIncomplete
 from topics.model import CommitResult, TopicConfig
 from topics.testing.enginemodel import Append, Entry, Rules, Store, Topic
@@ -39,8 +40,10 @@ class Chunk(NamedTuple):
 class Plan:
     """One version of the writer."""
 
-    def __init__(self, version: int, parts: Mapping[str, tuple[Chunk, ...]]) -> None:
+    def __init__(self, version: int, parts: Mapping[str, tuple[Chunk, ...]], attach: AttachMode = "auto") -> None:
         self.version = version
+        self.attach = attach
+        """How it is committed, each time [TXN-8]."""
         self.parts = parts
         """In the order of the commit."""
         self.groups: dict[str, int] = {}
@@ -64,6 +67,13 @@ class Plan:
         ]
 
 
+class Late(NamedTuple):
+    """A commit that is durable in some group and cannot be shown yet: it is completed as soon as it can be [S-290]."""
+
+    plan: Plan
+    events: Mapping[str, tuple[Topic, Append]]
+
+
 class Txns:
     """What is known of the writer."""
 
@@ -74,6 +84,7 @@ class Txns:
         self.plan: Plan | None = None
         """What is staged, or was before the process ended; it may be tried again."""
         self.versions = 0
+        self.late: Late | None = None
 
     def judge(self, store: Store, version: int | None, rules: Rules) -> Txns:
         """The writer as a restart shows it; `store` is what the topics were judged to be."""
@@ -137,6 +148,8 @@ def commit(session: Session, txns: Txns, plan: Plan) -> bool:
         session._blame(error, f"committing version {plan.version}")
         _settle_creations(session, creating)
         if not is_known and not refused:
+            left = {name: (topics[name], event) for name, event in events.items() if name not in known}
+            txns.late = Late(plan, left) if ID in session.engine.core.writers.stuck else None
             _partly(session, plan, {name: (topics[name], event) for name, event in events.items() if name not in known})
         return False
     if refused and not is_known:
@@ -156,6 +169,19 @@ def commit(session: Session, txns: Txns, plan: Plan) -> bool:
     if session.engine.writer(ID).version != txns.committed and not session.lied():
         raise Violation(f"the writer is at {session.engine.writer(ID)}, not at {txns.committed} [TXN-12]")
     return not is_known
+
+
+def catch_up(session: Session, txns: Txns) -> None:
+    """Look whether a commit that was late is there by now."""
+    late = txns.late
+    if late is None:
+        return
+    _partly(session, late.plan, {name: one for name, one in late.events.items() if not one[1].acked})
+    if ID not in session.engine.core.writers.stuck:
+        txns.late = None
+        if session.engine.writer(ID).version == late.plan.version:
+            txns.committed = late.plan.version
+            txns.open = []
 
 
 def _prepare(
@@ -181,10 +207,10 @@ def _prepare(
 def _committed(session: Session, plan: Plan) -> CommitResult:
     """Commit; what a restart dropped is staged again [TXN-4, TXN-10]."""
     try:
-        return session.engine.commit_staged(ID, plan.version, plan.named)
+        return session.engine.commit_staged(ID, plan.version, plan.named, attach=plan.attach)
     except TxnIncomplete:
         stage(session, plan)
-        return session.engine.commit_staged(ID, plan.version, plan.named)
+        return session.engine.commit_staged(ID, plan.version, plan.named, attach=plan.attach)
 
 
 def stage(session: Session, plan: Plan) -> None:

@@ -32,6 +32,7 @@ from topics.engine import read as reading
 from topics.engine.attach import Attacher
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
 from topics.engine.cold import START_S
+from topics.engine.compact import Asked, Compactor, CompactResult
 from topics.engine.config import EngineConfig
 from topics.engine.core import Core, Outcome
 from topics.engine.metrics import Sweep
@@ -135,6 +136,8 @@ class Engine:
         core.serve = forward.serve
         self._rewriter = Rewriter(core)
         self._relocator = Relocator(core)
+        self.compactor = Compactor(core)
+        """Rewrites on request; on the owner only."""
         self._timer: Timer | LoopTimer | None = None
         self._progress = 0.0
         self._due: dict[str, int] = {}
@@ -623,6 +626,22 @@ class Engine:
         self._check()
         with self._owner:
             self._core.pins.release(id)
+
+    def compact(
+        self,
+        name: str,
+        segments: Iterable[int] | None = None,
+        *,
+        min_dead_ratio: float | None = None,
+        bytes_per_sec: int | None = None,
+        wait_ms: int | None = None,
+    ) -> CompactResult:
+        """Rewrite sealed segments without what was deleted: named by first seq, or all that are dead by a ratio.
+
+        Returns when it is done, or after `wait_ms` with how far it is; it goes on by itself, and asking again tells.
+        """
+        asked = Asked.parse(segments, min_dead_ratio, bytes_per_sec, wait_ms, self._core.limits)
+        return self._call(lambda done: self.compactor.ask(name, asked, done))  # type: ignore[no-any-return]
 
     def checkpoint(self, full: bool = False) -> CheckpointResult:
         """Bring tails into segments; full: everything acknowledged before, and a snapshot behind it [A-15]."""
@@ -1139,6 +1158,19 @@ class EngineAio:
     async def topics(self, prefix: str = "", *, system: bool = False) -> list[str]:
         """See `Engine.topics`."""
         return list(self._engine.topics(prefix, system=system))
+
+    async def compact(
+        self,
+        name: str,
+        segments: Iterable[int] | None = None,
+        *,
+        min_dead_ratio: float | None = None,
+        bytes_per_sec: int | None = None,
+        wait_ms: int | None = None,
+    ) -> CompactResult:
+        """See `Engine.compact`."""
+        asked = Asked.parse(segments, min_dead_ratio, bytes_per_sec, wait_ms, self._engine._core.limits)
+        return await self._run(partial(self._engine.compactor.ask, name, asked))  # type: ignore[no-any-return]
 
     async def checkpoint(self, full: bool = False) -> CheckpointResult:
         """See `Engine.checkpoint`."""

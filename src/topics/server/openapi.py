@@ -20,7 +20,7 @@ import msgspec
 
 import topics as package
 from topics.model import Gap, TopicConfig
-from topics.server import metrics, ops, queues, records, routers, topics, txn, watch
+from topics.server import compact, metrics, ops, queues, records, routers, topics, txn, watch
 from topics.server.describe import ROUTER_NAME, TOPIC_NAME, U32, U64
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
 from topics.server.routes import ROUTES, Access, Body, Route
@@ -192,6 +192,9 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("POST", "/v0/txn/abort"): Operation("abort", txn.AbortAnswer, body=txn.AbortBody),
     ("GET", "/v0/txn/{id}"): Operation("writer_state", txn.WriterAnswer),
+    ("POST", "/v0/topics/{topic}/compact"): Operation(
+        "compact", compact.CompactAnswer, refusals=("topic_not_found",), body=compact.CompactBody
+    ),
     ("POST", "/v0/topics/{topic}/claim"): Operation(
         "claim", queues.ClaimAnswer, refusals=_QUEUE, body=queues.ClaimBody
     ),
@@ -353,7 +356,8 @@ def _described(route: Route) -> str:
 def _tag(route: Route) -> str:
     if route.path.startswith("/v0/routers"):
         return "routers"
-    return "topics" if route.path.startswith("/v0/topics") and not route.path.endswith("/segments") else "operation"
+    operated = route.path.endswith(("/segments", "/compact"))
+    return "topics" if route.path.startswith("/v0/topics") and not operated else "operation"
 
 
 def _path_parameters(route: Route) -> list[Json]:

@@ -357,3 +357,22 @@ def test_a_rewritten_segment_shows_the_same_records() -> None:
     assert kit.snapshot_of(store.kill()) == before
     assert store.engine.delete(TOPIC, match="t0").deleted == 0
     assert store.engine.delete(TOPIC, match="t3").deleted == 5
+
+
+def test_a_snapshot_does_not_count_deletes_that_a_power_loss_takes_back() -> None:
+    """06 §14 step 6: marks that are in memory only are not in a row that a start believes."""
+    store = Store(segment_max_events=3)
+    engine = store.put(durability="disk")
+    kit.each(engine, 7)
+    engine.checkpoint(full=True)
+    engine.delete(TOPIC, seqs=[1, 5])
+    store.fail_log_sync(times="always")
+    store.clock.advance(60_000)
+    engine.tick()
+    assert engine.health().state == "read_only"
+    store.clock.advance(60_000)
+    engine.tick()
+    store.mend()
+    store.crash()
+    assert numbers(store.engine) == (7, 1, 7, store.engine.state(TOPIC).bytes)
+    assert kit.everything(store.engine).seqs == list(range(1, 8))

@@ -128,6 +128,7 @@ MORE = (
     "delete_seqs",
     "delete_all",
     "dry_run",
+    "compact",
     "wait",
     "sync_mark",
     "expire",
@@ -596,6 +597,13 @@ class Session:
         self.synced()
         if full:
             self._pin()
+
+    def compact(self, name: str, ratio: float) -> None:
+        """Rewrite segments on request: nothing may change but what lies on the disk."""
+        try:
+            self.engine.compact(name, min_dead_ratio=ratio)
+        except TopicsError as error:
+            self._blame(error, f"compact({name!r})")
 
     def snapshot(self) -> None:
         """Write a snapshot, behind a checkpoint."""
@@ -1426,6 +1434,19 @@ class EngineDriver(DiskDriver):
         for _ in range(3):
             self.session.tick(6000)
 
+    def _op_compact(self) -> None:
+        """The same on request, right behind the deletes: their marks are in memory only [CPT-1]."""
+        name = self.rng.choice(("fsync", "disk"))
+        self._write(name, 8, 40)
+        self.session.checkpoint(full=True)
+        topic = self.store.topic(name)
+        if topic is None:
+            return
+        head = topic.live.head
+        doomed = sorted(self.rng.sample(range(max(1, head - 9), head + 1), min(5, head)))
+        self.session.delete(name, seqs=doomed)
+        self.session.compact(name, self.rng.choice((0.0, 0.5)))
+
     def _op_purge(self) -> None:
         """Records of a segment are deleted, and the log that says so is trimmed [S-270, C13]."""
         name = self.rng.choice(("fsync", "disk", "memory"))
@@ -1707,6 +1728,7 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"cold_dir": COLD, "hot_retain_segments": 0, "segment_max_events": 3, "checkpoint_records": 9},
         ("append_capped", "snapshot", "tick", "append_capped", "append_capped", "snapshot", "tick"),
     ),
+    "compact": ({"reclaim_rewrite": False}, ("compact", "compact")),
     "names": ({}, ("append_keyed", "append_producer", "append_keyed", "close_reopen", "retry")),
     "config": ({}, ("append_disk", "configure", "append_disk", "configure", "kill_reopen")),
     "churn": ({}, ("churn", "churn", "churn", "tick", "churn")),

@@ -72,7 +72,7 @@ log = logging.getLogger("topics.engine")
 
 NS_PER_MS: Final = 1_000_000
 SLICE: Final = 96
-"""Jobs handed out in one stretch: about a millisecond [P-10]."""
+"""Jobs handed out, given back or kept longer in one stretch: about a millisecond [P-10]."""
 _TOKEN = re.compile(r"lease_([0-9a-fA-F]+)")
 
 
@@ -488,15 +488,16 @@ def nack(core: Core, name: str, asked: Ask, delay_ms: int, done: Outcome) -> Non
     delay = min(delay_ms, DELAY_MS_MAX)
 
     def go_on(topic: Topic, leases: Leases, now: int) -> None:
-        held, skipped = _find(leases, asked)
-        events = [(lease.seq, leases.release(lease, now + delay if delay else 0)) for lease in held]
-        claims_of(core, topic).stir()
+        ready_at = now + delay if delay else 0
 
-        def answer() -> None:
+        def answer(changed: list[int], skipped: list[int]) -> None:
             counts = counters(topic, core.clock.now_ms())
-            done(NackResult(len(held), skipped, counts.ready, counts.in_flight))
+            done(NackResult(len(changed), skipped, counts.ready, counts.in_flight))
 
-        _log(core, topic, events, answer)
+        def give_back(lease: Lease) -> control.Lease:
+            return leases.release(lease, ready_at)
+
+        _Change(core, topic, asked, give_back, answer, done).step()
 
     _with_leases(core, name, go_on, done)
 
@@ -506,13 +507,75 @@ def extend(core: Core, name: str, asked: Ask, lease_ms: int, done: Outcome) -> N
     check_not_system(name)
 
     def go_on(topic: Topic, leases: Leases, now: int) -> None:
-        held, skipped = _find(leases, asked)
         deadline = now + clamped_ms(lease_ms, lease_ms)
-        events = [(lease.seq, leases.extend(lease, deadline)) for lease in held]
-        result = ExtendResult(len(held), skipped, {lease.seq: deadline for lease in held})
-        _log(core, topic, events, lambda: done(result))
+
+        def answer(changed: list[int], skipped: list[int]) -> None:
+            done(ExtendResult(len(changed), skipped, dict.fromkeys(changed, deadline)))
+
+        _Change(core, topic, asked, lambda lease: leases.extend(lease, deadline), answer, done).step()
 
     _with_leases(core, name, go_on, done)
+
+
+class _Change:
+    """A nack or an extend: some leases in each stretch, logged in the stretch that changes them [P-10].
+
+    So the log has what happens to a queue in the order in which it happened, whoever comes in between.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        topic: Topic,
+        asked: Ask,
+        change: Callable[[Lease], control.Lease],
+        answer: Callable[[list[int], list[int]], None],
+        done: Outcome,
+    ) -> None:
+        self._core = core
+        self._topic = topic
+        self._asked = asked
+        self._change = change
+        self._answer = answer
+        self._done = done
+        self._at = 0
+        self._changed: dict[int, None] = {}
+        self._skipped: list[int] = []
+        self._unlogged = 1
+
+    def step(self) -> None:
+        """The next leases; those that are not held by the call any more are skipped [ACK-3]."""
+        core, topic, asked, low = self._core, self._topic, self._asked, self._at
+        self._at = high = low + SLICE
+        leases = leases_of(topic)
+        events = []
+        for seq, id in zip(asked.seqs[low:high], asked.ids[low:high], strict=True):
+            lease = None if seq in self._changed else leases.find(seq, asked.node, id)
+            if lease is None:
+                self._skipped.append(seq)
+            else:
+                self._changed[seq] = None
+                events.append((seq, self._change(lease)))
+        claims_of(core, topic).stir()
+        self._unlogged += 1
+        _log(core, topic, events, self._logged)
+        if high < len(asked.seqs):
+            core.owner.soon(self._go_on)
+        else:
+            self._logged()
+
+    def _go_on(self) -> None:
+        if self._topic.removed:
+            self._done(TopicNotFound(self._topic.name))
+            return
+        leases_of(self._topic).expire(self._core.clock.now_ms())
+        self.step()
+
+    def _logged(self) -> None:
+        """A stretch is synced, or all are through."""
+        self._unlogged -= 1
+        if not self._unlogged:
+            self._answer(list(self._changed), self._skipped)
 
 
 def leases(core: Core, name: str, after: int, count: int, done: Outcome) -> None:
@@ -538,10 +601,12 @@ def release(core: Core, topic: Topic, held: Sequence[Lease]) -> None:
     if leases is None or topic.removed:
         return
     leases.expire(core.clock.now_ms())
-    active = [lease for lease in held if leases.held.get(lease.seq) is lease and not lease.acking]
+    active = [lease for lease in held[:SLICE] if leases.held.get(lease.seq) is lease and not lease.acking]
     events = [(lease.seq, leases.release(lease)) for lease in active]
     claims_of(core, topic).stir()
     _log(core, topic, events, lambda: None)
+    if len(held) > SLICE:
+        core.owner.soon(lambda: release(core, topic, held[SLICE:]))
 
 
 # -- what they share ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Queues under chaos, in real processes: workers killed and stalled, the server killed (04, T12).
+"""Queues under chaos, in real processes: workers killed and stalled, the server killed (04); stopped workers (T12).
 
 `TOPICS_TEST_QUEUE_JOBS` sets the number of jobs.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from topics.testing import queuechaos, serverproc
+from topics.testing import queuechaos, queuestall, serverproc
 
 JOBS = int(os.environ.get("TOPICS_TEST_QUEUE_JOBS", str(queuechaos.QUICK)))
 
@@ -31,7 +31,7 @@ def quiet(acked: int, violations: list[str]) -> None:
 
 @pytest.mark.timeout(60 + JOBS // 20)
 def test_every_job_is_done_and_an_acked_one_never_again(tmp_path: Path) -> None:
-    """[QUE-4, ACK-2, LSE-4, LSE-5, LSE-8, QRC-3, QRC-7, WRK-6] Also T12: workers are stopped beyond their leases."""
+    """[QUE-4, ACK-2, LSE-4, LSE-5, LSE-8, QRC-3, QRC-7, WRK-6] Workers are stopped beyond their leases, too."""
     seed = random.SystemRandom().randrange(2**32)
     report = queuechaos.run(tmp_path, seed, JOBS, quiet)
     assert report.violations == [], f"seed {seed}"
@@ -51,3 +51,35 @@ def test_a_server_with_a_bug_is_caught(tmp_path: Path, monkeypatch: pytest.Monke
         if "count" in rules:
             break
     assert "count" in rules
+
+
+UNFENCED = {
+    "the token of a lease is not looked at": (
+        "right = Leases.find\nLeases.find = lambda self, seq, node, id: right(self, seq, node, None)"
+    ),
+    "a lease keeps its token when it is given anew": (
+        "from topics.engine import queue\nqueue.lease_number = lambda run, number: 1"
+    ),
+    "a lease that is over still counts": (
+        "from topics.engine import queue\n"
+        "right, claiming = Leases.expire, queue._Pass.__init__\n"
+        "def dealt(self, core, topic, *more):\n"
+        "    right(queue.leases_of(topic), core.clock.now_ms())\n"
+        "    claiming(self, core, topic, *more)\n"
+        "queue._Pass.__init__ = dealt\n"
+        "Leases.expire = lambda self, now: None"
+    ),
+}
+"""Seeded bugs of fencing: code for the server's process."""
+
+
+@pytest.mark.parametrize("bug", UNFENCED)
+def test_a_server_that_does_not_fence_is_caught_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    """T12 can fail: an old token that counts is seen, whichever part of fencing is gone [LSE-4, LSE-7, LSE-8]."""
+    code = f"from topics.engine.lease import Leases\n{UNFENCED[bug]}\nfrom topics.testing import faultyserver\n"
+    monkeypatch.setattr(serverproc, "SERVE", (sys.executable, "-c", f"{code}faultyserver.main()\n"))
+    found: list[str] = []
+    queuestall.run(tmp_path, queuestall.QUICK, found.extend)
+    assert any(one.startswith("stale: ack") for one in found), found

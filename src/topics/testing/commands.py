@@ -32,6 +32,7 @@ from topics.testing import (
     kill9,
     mutants,
     queuechaos,
+    queuestall,
     sweep,
     txnchaos,
 )
@@ -324,10 +325,7 @@ def kill9s(args: argparse.Namespace) -> int:
     size = kill9.QUICK if args.quick else kill9.Size(args.cycles)
     report = kill9.run(folder, seed, size, progress, writing=args.jobs)
     tally.add((report.kills - tally.cases, report.violations[len(tally.violations) :]))
-    if tally.violations:
-        print(f"kept for a look: {folder}", file=sys.stderr)
-    else:
-        shutil.rmtree(folder)
+    _keep_or_remove(folder, tally)
     return tally.report(seed=seed, acks=report.acks, **report.counts)
 
 
@@ -340,10 +338,7 @@ def queue_chaos(args: argparse.Namespace) -> int:
         tally.add((acked - tally.cases, violations))
 
     report = queuechaos.run(folder, args.seed, queuechaos.QUICK if args.quick else args.count, progress)
-    if tally.violations:
-        print(f"kept for a look: {folder}", file=sys.stderr)
-    else:
-        shutil.rmtree(folder)
+    _keep_or_remove(folder, tally)
     return tally.report(seed=args.seed, **report.counts)
 
 
@@ -356,11 +351,25 @@ def txn_chaos(args: argparse.Namespace) -> int:
         tally.add((kills - tally.cases, violations))
 
     report = txnchaos.run(folder, args.seed, txnchaos.QUICK if args.quick else args.kills, progress)
+    _keep_or_remove(folder, tally)
+    return tally.report(seed=args.seed, **report.counts)
+
+
+def queue_stall(args: argparse.Namespace) -> int:
+    """Workers stopped beyond their leases: their old tokens count for nothing [T12]."""
+    tally = Tally("queue-stall", "stopped workers")
+    folder = Path(tempfile.mkdtemp(prefix="topics-queue-stall-"))
+    size = queuestall.QUICK if args.quick else queuestall.Size(args.count, args.beyond)
+    queuestall.run(folder, size, lambda violations: tally.add((1, violations)))
+    _keep_or_remove(folder, tally)
+    return tally.report(seed=args.seed)
+
+
+def _keep_or_remove(folder: Path, tally: Tally) -> None:
     if tally.violations:
         print(f"kept for a look: {folder}", file=sys.stderr)
     else:
         shutil.rmtree(folder)
-    return tally.report(seed=args.seed, **report.counts)
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -374,6 +383,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "kill9": kill9s,
     "queue-chaos": queue_chaos,
     "txn-chaos": txn_chaos,
+    "queue-stall": queue_stall,
 }
 
 
@@ -412,6 +422,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument("--count", type=_positive, default=20_000, help="jobs (default 20000)")
         if name == "txn-chaos":
             command.add_argument("--kills", type=_positive, default=50, help="of the server (default 50)")
+        if name == "queue-stall":
+            command.add_argument("--count", type=_positive, default=20, help="workers (default 20)")
+            command.add_argument("--beyond", type=float, default=30.0, help="seconds beyond the lease (default 30)")
         if name == "fuzz":
             command.add_argument("--execs", type=_positive, default=1_000_000, help="inputs (default 1000000)")
     args = parser.parse_args(argv)

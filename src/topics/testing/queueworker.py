@@ -96,7 +96,7 @@ class Worker:
             return []
         if not answer.body["claimed"]:
             time.sleep(PAUSE_S)
-        return [_job(one) for one in answer.body["claimed"]]
+        return [job_of(one) for one in answer.body["claimed"]]
 
     def _stream(self, http: HttpConn, address: tuple[str, int], queue: str) -> None:
         """Take jobs from a stream until none has come for a while; then it is let go, with what it holds."""
@@ -113,7 +113,7 @@ class Worker:
                 if not part:
                     return
                 *frames, text = (text + part).split(b"\n\n")
-                self._work(http, queue, [job for frame in frames if (job := _pushed(frame)) is not None])
+                self._work(http, queue, [job for frame in frames if (job := pushed(frame)) is not None])
 
     # -- doing -------------------------------------------------------------------------------------------------------
 
@@ -154,16 +154,17 @@ class Worker:
         time.sleep(PAUSE_S)
 
 
-def _job(told: dict[str, Any]) -> Job:
+def job_of(told: dict[str, Any]) -> Job:
+    """A job as an answer or a frame has it."""
     return Job(told["$seq"], told["lease_id"], told["deliveries"], told["data"])
 
 
-def _pushed(frame: bytes) -> Job | None:
+def pushed(frame: bytes) -> Job | None:
     """The job of a frame; None of a head, a `retry` or a heartbeat."""
     lines = frame.split(b"\n")
     if b"event: job" not in lines:
         return None
-    return _job(msgspec.json.decode(lines[-1].removeprefix(b"data: ")))
+    return job_of(msgspec.json.decode(lines[-1].removeprefix(b"data: ")))
 
 
 if __name__ == "__main__":

@@ -378,8 +378,12 @@ def _bound_ignored(right: Any) -> Any:
     return wrong
 
 
-def _not_again(right: Any) -> Any:
-    return lambda self, seqs, *, again=False: right(self, seqs, again=False)
+def _believed(right: Any) -> Any:
+    def wrong(self: TopicSegments, segment: Any) -> Any:
+        row = right(self, segment)
+        return structs.replace(row, idx_xxh3=segment.idx_xxh3) if segment.sealed else row
+
+    return wrong
 
 
 def _place_forgotten(right: Any) -> Any:
@@ -665,8 +669,9 @@ MUTANTS: tuple[EngineMutant, ...] = (
          Producers, "restore", _nothing, _ops("append_producer checkpoint append_fsync", 1)),
     _bug("a Delete is replayed without its bound [DEL-5]",
          Recovery, "_apply", _bound_ignored, _ops("append_fsync delete_all append_fsync", 0)),
-    _bug("marks found by replay are not written again [S-158]",
-         TopicSegments, "mark_deleted", _not_again, _ops("append_batch checkpoint delete_tag snapshot", 1)),
+    _bug("a snapshot's counts are believed where they have deletes that are not on disk [S-158]",
+         TopicSegments, "_row", _believed, _ops("append_disk checkpoint delete_seqs failed_sync", 0,
+                                                segment_max_events=1)),
     _bug("the place of a Delete is not needed any more [S-192]",
          EngineTopic, "_delete", _place_forgotten, _ops("append_disk checkpoint delete_seqs snapshot append_fsync", 0)),
     _bug("a configuration does not pin the floors [INV-8]",

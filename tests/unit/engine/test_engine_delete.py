@@ -376,3 +376,21 @@ def test_a_snapshot_does_not_count_deletes_that_a_power_loss_takes_back() -> Non
     store.crash()
     assert numbers(store.engine) == (7, 1, 7, store.engine.state(TOPIC).bytes)
     assert kit.everything(store.engine).seqs == list(range(1, 8))
+
+
+def test_marks_that_replay_finds_in_an_index_are_written_once_more() -> None:
+    """S-158: a killed process may have left them in the page cache only; the next checkpoint brings them to disk."""
+    store = Store(segment_max_events=3)
+    engine = store.put()
+    kit.each(engine, 7)
+    engine.checkpoint(full=True)
+    engine.delete(TOPIC, seqs=[1, 7])
+    engine.checkpoint()
+    topic = store.kill().core.names[TOPIC]
+    assert topic.index.segments is not None
+    assert [one.pending.tolist() for one in topic.index.segments.segments] == [[0], [], [0]]
+    assert topic.needed
+    store.engine.checkpoint(full=True)
+    assert not topic.index.segments.has_pending
+    store.crash()
+    assert kit.everything(store.engine).seqs == [2, 3, 4, 5, 6]

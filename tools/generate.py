@@ -275,6 +275,11 @@ def _route_section(route: routes.Route, told: dict[str, Any]) -> str:
     for status in openapi.operation_of(route).statuses:
         answer = told["responses"][str(status)]
         parts.append(f"\n{status}: {answer['description']} {_contents(answer)}".rstrip() + "\n")
+        said = [
+            (f"`{name}`", _type(one["schema"]), one["description"]) for name, one in answer.get("headers", {}).items()
+        ]
+        if said:
+            parts.append("\n" + _table(("header", "type", "meaning"), said))
     refusals = openapi.refusals_of(route).items()
     own = [f"{status} {_either(codes)}" for status, codes in refusals if status not in openapi.ALWAYS]
     if own:
@@ -287,7 +292,8 @@ def _either(codes: Sequence[str]) -> str:
 
 
 def _contents(told: dict[str, Any]) -> str:
-    return ", ".join(f"{_type(one['schema'])} as `{media}`" for media, one in told.get("content", {}).items())
+    described = ((media, one.get("schema")) for media, one in told.get("content", {}).items())
+    return ", ".join(f"{'bytes' if schema is None else _type(schema)} as `{media}`" for media, schema in described)
 
 
 def _members_table(schema: dict[str, Any]) -> str:

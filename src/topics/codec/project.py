@@ -16,14 +16,12 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from xxhash import xxh3_64_intdigest
 
 from topics.codec import envelope, frame, segment
 from topics.codec.frame import HAS_NODE, HAS_TAG, Buffer
 
 RUN_BYTES_MAX: Final = 16 << 20
 FEW: Final = 8
-_TAIL: Final = np.dtype([("sum", "<u8"), ("deleted", "u1")])
 _DATA_AT: Final = envelope.PLAIN_BYTES - 1
 """Of the payload within its envelope."""
 
@@ -37,6 +35,8 @@ class Projection(NamedTuple):
     metas: bool = True
     data: bool = True
     """Only streams do without it [REC-3]."""
+    mask: int | None = None
+    """Not JSON at all, but the `.data` frames of the topic that has this mask [A-21]; hops are not looked at."""
 
 
 class Stored(Protocol):
@@ -60,6 +60,8 @@ class Stored(Protocol):
 
 def stored(frames: Iterable[Stored], wanted: Projection) -> list[bytes]:
     """Decoded frames as JSON."""
+    if wanted.mask is not None:
+        return [segment.encode(one.seq, one.ts, one.node, one.tag, one.data, wanted.mask) for one in frames]
     return [_one(one.seq, one.ts, one.node, one.tag if wanted.tags else None, one.data, wanted) for one in frames]
 
 
@@ -92,30 +94,15 @@ def run_of_segment(
     """Live records in a row of a segment's `.data`, every frame verified [S-173]."""
     if len(entries) < FEW:
         return _few(buffer, entries, first_seq, mask, wanted)
-    offsets, sizes = entries["offset"].astype(np.int64), entries["len"].astype(np.int64)
-    start, end = int(offsets[0]), int(offsets[-1] + sizes[-1])
-    if end > len(buffer) or end - start > RUN_BYTES_MAX:
+    run = segment.check_run(buffer, entries, first_seq, mask, RUN_BYTES_MAX)
+    if run is None:
         return None
-    if int(sizes.min()) < segment.FRAME_BYTES_MIN or (offsets[1:] < offsets[:-1] + sizes[:-1]).any():
-        return None
-    raw = bytes(memoryview(buffer)[start:end])
-    at = offsets - start
-    heads = frame.gather(memoryview(raw), at, segment.HEADER)
-    ends = at + sizes - _TAIL.itemsize
-    tails = frame.gather(memoryview(raw), ends, _TAIL)
-    around = heads["node_len"].astype(np.int64) + heads["tag_len"]
-    fits = (heads["frame_len"] == sizes - 4) & (
-        heads["seq"] == np.arange(first_seq, first_seq + len(at), dtype=np.uint64)
-    )
-    fits &= (around + heads["data_len"] == sizes - segment.FRAME_BYTES_MIN) & (tails["deleted"] == 0)
-    if not fits.all():
-        return None
-    begins, stops = (at + 4).tolist(), ends.tolist()
-    digest = xxh3_64_intdigest
-    for begin, stop, told in zip(begins, stops, (tails["sum"] ^ np.uint64(mask)).tolist(), strict=True):
-        if digest(raw[begin:stop]) != told:
-            return None
-    return _formatted(raw, at + segment.HEADER_BYTES, heads, around, stops, wanted)
+    raw, stops = run.raw, run.sums_at.tolist()
+    if wanted.mask is not None:
+        ends = (run.sums_at + 9).tolist()
+        return [raw[begin:end] for begin, end in zip(run.at.tolist(), ends, strict=True)]
+    around = run.heads["node_len"].astype(np.int64) + run.heads["tag_len"]
+    return _formatted(raw, run.at + segment.HEADER_BYTES, run.heads, around, stops, wanted)
 
 
 def _few(
@@ -168,7 +155,7 @@ def _formatted(
 
 def run_of_wal(raw: bytes, offsets: list[int], wanted: Projection) -> list[bytes] | None:
     """Records of frames in a row that were encoded here and never left memory: nothing is verified."""
-    if len(offsets) < FEW:
+    if len(offsets) < FEW or wanted.mask is not None:
         return stored([frame.fields(raw, offset) for offset in offsets], wanted)
     at = np.array(offsets, np.int64)
     heads = frame.gather(memoryview(raw), at, frame.HEADER)

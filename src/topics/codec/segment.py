@@ -93,6 +93,7 @@ _HEADER = struct.Struct("<IBQQHHI")
 _WAL_HEADER = struct.Struct("<IBBQQQHHI")
 _ENTRY = struct.Struct("<IIQI")
 _TAIL = struct.Struct("<QB")
+_TAIL_FIELDS = np.dtype([("sum", "<u8"), ("deleted", "u1")])
 _FLAGS = [bytes((flags,)) for flags in range(256)]
 _SEQ_AT = 14
 """Of the seq in a WAL frame."""
@@ -140,6 +141,25 @@ class Checked(NamedTuple):
 
     valid: npt.NDArray[np.bool_]
     rows: npt.NDArray[np.void]
+
+
+class FrameRun(NamedTuple):
+    """Verified frames of consecutive live records, cut out of a `.data` file."""
+
+    raw: bytes
+    at: npt.NDArray[np.int64]
+    """Where each begins in `raw`."""
+    heads: npt.NDArray[np.void]
+    sums_at: npt.NDArray[np.int64]
+    """Where the checksum of each is."""
+
+
+class Scanned(NamedTuple):
+    """The records of a binary scan [A-21]: entry, seq and frame of each; `offset` counts from the first frame."""
+
+    entries: npt.NDArray[np.void]
+    seqs: npt.NDArray[np.uint64]
+    frames: memoryview
 
 
 class Footer(NamedTuple):
@@ -309,6 +329,79 @@ def decode_sized(
             tag = bytes(view[tag_at:data_at]) if flags & HAS_TAG else None
         deleted = view[end - 1] == DELETE_BYTE
         yield DataFrame(flags, seq, ts, node, tag, bytes(view[data_at : end - 9]), deleted, end)
+
+
+def encode(seq: int, ts: int, node: bytes | None, tag: bytes | None, data: bytes, mask: int, hops: int = 0) -> bytes:
+    """The `.data` frame of one record, as `reframe` makes it of a WAL frame."""
+    flags = (tag is not None and HAS_TAG) | (node is not None and HAS_NODE) | hops << HOPS_SHIFT
+    node, tag = node or b"", tag or b""
+    body = b"".join((_BODY.pack(flags, seq, ts, len(node), len(tag), len(data)), node, tag, data))
+    return b"".join((_LEN.pack(len(body) + 9), body, _TAIL.pack(xxh3_64_intdigest(body) ^ mask, 0)))
+
+
+def with_hops(frame: bytes, hops: int, mask: int) -> bytes:
+    """The same frame of a record that routers copied so many times."""
+    body = _FLAGS[frame[4] & (HAS_TAG | HAS_NODE) | hops << HOPS_SHIFT] + frame[5:-9]
+    return b"".join((frame[:4], body, _TAIL.pack(xxh3_64_intdigest(body) ^ mask, 0)))
+
+
+def check_run(
+    buffer: Buffer, entries: npt.NDArray[np.void], first_seq: int, mask: int, bytes_max: int
+) -> FrameRun | None:
+    """The frames of consecutive live records, each verified [S-173]; None where anything is out of the ordinary."""
+    offsets, sizes = entries["offset"].astype(np.int64), entries["len"].astype(np.int64)
+    start, end = int(offsets[0]), int(offsets[-1] + sizes[-1])
+    if end > len(buffer) or end - start > bytes_max:
+        return None
+    if int(sizes.min()) < FRAME_BYTES_MIN or (offsets[1:] < offsets[:-1] + sizes[:-1]).any():
+        return None
+    raw = bytes(memoryview(buffer)[start:end])
+    at = offsets - start
+    heads = frame.gather(memoryview(raw), at, HEADER)
+    sums_at = at + sizes - _TAIL_FIELDS.itemsize
+    tails = frame.gather(memoryview(raw), sums_at, _TAIL_FIELDS)
+    around = heads["node_len"].astype(np.int64) + heads["tag_len"]
+    fits = (heads["frame_len"] == sizes - 4) & (
+        heads["seq"] == np.arange(first_seq, first_seq + len(at), dtype=np.uint64)
+    )
+    fits &= (around + heads["data_len"] == sizes - FRAME_BYTES_MIN) & (tails["deleted"] == 0)
+    if not fits.all():
+        return None
+    told = (tails["sum"] ^ np.uint64(mask)).tolist()
+    for begin, stop, wanted in zip((at + 4).tolist(), sums_at.tolist(), told, strict=True):
+        if xxh3_64_intdigest(raw[begin:stop]) != wanted:
+            return None
+    return FrameRun(raw, at, heads, sums_at)
+
+
+def encode_scan(entries: npt.NDArray[np.void], frames: Sequence[bytes]) -> list[bytes]:
+    """A binary scan in pieces: `n` u32, n entries, then the frames they describe, in the same order [A-21]."""
+    assert entries.dtype == IDX
+    sizes = entries["len"].astype(np.int64)
+    ends = np.cumsum(sizes)
+    assert len(entries) == 0 or int(ends[-1]) == sum(map(len, frames)) <= U32_MAX
+    told = entries.copy()
+    told["offset"] = ends - sizes
+    return [_LEN.pack(len(entries)), told.tobytes(), *frames]
+
+
+def decode_scan(body: Buffer, mask: int) -> Scanned:
+    """What `encode_scan` made, every frame verified; `NotAFrame` for anything else. `ovh` is taken as it is told."""
+    view = memoryview(body)
+    (n,) = _LEN.unpack_from(view, 0) if len(view) >= 4 else (U32_MAX,)
+    start = 4 + n * ENTRY_BYTES
+    if start > len(view):
+        raise NotAFrame(Why.SHORT, 0, "a scan with fewer entries than it says")
+    entries = np.frombuffer(view[4:start], IDX, n)
+    frames = view[start:]
+    found = scan_data(frames, mask)
+    rows = found.rows
+    if found.stop != len(frames) or len(rows) != n:
+        raise NotAFrame(found.why, start + found.stop, f"{len(rows)} frames for {n} entries")
+    agree = all((entries[name] == rows[name]).all() for name in ("offset", "len", "ts", "flags"))
+    if not agree or rows["deleted"].any():
+        raise NotAFrame(Why.BAD, start, "entries and frames do not belong together")
+    return Scanned(entries, rows["seq"].copy(), frames)
 
 
 def scan_data(buffer: Buffer, mask: int, start: int = 0, end: int | None = None) -> DataScan:

@@ -20,6 +20,7 @@ from topics.server.exchange import Carrier, Exchange, Head
 from topics.server.failure import Failure
 from topics.server.keys import Key, KeyRing, presented
 from topics.server.routes import Access, Match, resolve
+from topics.server.scan import Turns
 from topics.server.streams import Streams
 from topics.server.watch import Sessions
 from topics.server.watchdog import Stalls
@@ -73,6 +74,7 @@ class App:
         self.progress = 0.0
         self.draining = False
         self.buffered = Buffered(self.settings.max_buffered_bytes)
+        self.scans = Turns()
         self.started_ns = clock.monotonic_ns()
         self.warnings: deque[Warned] = deque(maxlen=WARNINGS_KEPT)
         self.stalls = Stalls()

@@ -46,6 +46,8 @@ BODY_NS: Final = 60 * NS_PER_S
 IDLE_NS: Final = 120 * NS_PER_S
 OUTPUT_NS: Final = 30 * NS_PER_S
 LINGER_NS: Final = 1 * NS_PER_S
+APART_BYTES: Final = 1 << 20
+"""A body from this size on is handed over as it is: copying it behind its head would take too long [P-10]."""
 STREAM_HIGH: Final = 64 << 10
 STREAM_LOW: Final = 16 << 10
 """Output of a stream: nothing is built above the first mark, until it is below the second [A-12]."""
@@ -380,7 +382,11 @@ class Http1:
         # An answer before the end of the body is the connection's last [API-25].
         is_early = self._state is _BODY and (self._left > 0 or self._chunks is not None)
         keep = self._heads.keep_alive and not is_early and not self._app.draining and self._may_go_on()
-        self._write(self._rendered(head.method, status, headers, content_type, body, keep=keep))
+        if len(body) < APART_BYTES or head.method == "HEAD":
+            self._write(self._rendered(head.method, status, headers, content_type, body, keep=keep))
+        else:
+            self._write(self._rendered("HEAD", status, headers, content_type, body, keep=keep))
+            self._write(body)
         if not keep:
             self._end()
             return

@@ -20,7 +20,7 @@ import msgspec
 
 import topics as package
 from topics.model import Gap, TopicConfig
-from topics.server import compact, metrics, ops, queues, records, routers, topics, txn, watch
+from topics.server import compact, metrics, ops, queues, records, routers, scan, topics, txn, watch
 from topics.server.describe import ROUTER_NAME, TOPIC_NAME, U32, U64
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
 from topics.server.routes import ROUTES, Access, Body, Route
@@ -113,7 +113,9 @@ class Operation(NamedTuple):
     body: type | None = None
     parameters: tuple[Parameter, ...] = ()
     text: str = ""
-    """Media type of the answer where it is text unless JSON is asked for; with the answer `str`, always."""
+    """Media type of the answer where it is text unless JSON is asked for; with the answer `str` or `bytes`, always."""
+    headers: Mapping[str, tuple[Json, str]] = {}
+    """Of the answer: schema and what it says."""
 
 
 def _flag(name: str, default: bool, description: str) -> Parameter:
@@ -192,6 +194,17 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("POST", "/v0/txn/abort"): Operation("abort", txn.AbortAnswer, body=txn.AbortBody),
     ("GET", "/v0/txn/{id}"): Operation("writer_state", txn.WriterAnswer),
+    ("POST", "/v0/topics/{topic}/scan"): Operation(
+        "scan", bytes, {200: "`n` u32, n index entries, n stored frames; see the format of segments."},
+        ("topic_not_found",), scan.ScanBody, text="application/vnd.topics.frames",
+        headers={
+            "Topics-Next-Seq": ({"type": "integer", **U64}, "`from_seq` of the next scan"),
+            "Topics-Head-Seq": ({"type": "integer", **U64}, "highest seq; nothing is left once the next is above it"),
+            "Topics-Tombstone": (
+                {"type": "string"}, "the tombstone that a read tells, as JSON; absent where there is none"
+            ),
+        },
+    ),
     ("POST", "/v0/topics/{topic}/compact"): Operation(
         "compact", compact.CompactAnswer, refusals=("topic_not_found",), body=compact.CompactBody
     ),
@@ -402,6 +415,9 @@ def _success(told: Operation, meaning: str) -> Json:
         return {"description": meaning}
     if told.answer is str:
         return {"description": meaning, "content": {told.text: {"schema": {"type": "string"}}}}
+    if told.answer is bytes:
+        headers = {name: {"schema": schema, "description": said} for name, (schema, said) in told.headers.items()}
+        return {"description": meaning, "headers": headers, "content": {told.text: {}}}
     content: Json = {"application/json": {"schema": {"type": "object"} if told.answer is dict else _ref(told.answer)}}
     if told.text:
         content = {told.text: {"schema": {"type": "string"}}, **content}
@@ -437,7 +453,7 @@ def _ref(kind: type) -> Json:
 
 def _schemas() -> Json:
     bodies = {told.body for told in OPERATIONS.values() if told.body is not None} | {records.Event}
-    answers = {told.answer for told in OPERATIONS.values() if told.answer not in (None, dict, str)} | {Error}
+    answers = {told.answer for told in OPERATIONS.values() if told.answer not in (None, dict, str, bytes)} | {Error}
     _, given = msgspec.json.schema_components(sorted(bodies, key=_name_of), ref_template=REF)
     _, told = msgspec.json.schema_components(sorted(answers, key=_name_of), ref_template=REF)
     for schema in told.values():

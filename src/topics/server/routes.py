@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from topics.server import compact, ops, queues, records, routers, topics, txn, watch, websocket, wire, work
+from topics.server import compact, ops, queues, records, routers, scan, topics, txn, watch, websocket, wire, work
 from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
 from topics.server.keys import ADMIN, DELETE, READ, WRITE
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
@@ -102,7 +102,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _row("GET", "/v0/topics/{topic}/segments", READ, ops.segments, "segment files, for external readers"),
     _row("POST", "/v0/topics/{topic}/stage", WRITE, txn.stage, "stage records of a transaction", Body.FRAMES),
     _row("POST", "/v0/topics/{topic}/compact", ADMIN, compact.compact, "rewrite sealed segments", Body.OPTIONAL),
-    _row("POST", "/v0/topics/{topic}/scan", READ, None, "read frames", Body.JSON),
+    _row("POST", "/v0/topics/{topic}/scan", READ, scan.scan, "read stored frames", Body.OPTIONAL),
     _row("PUT", "/v0/routers/{router}", ADMIN, routers.put, "create a router or replace it", Body.JSON),
     _row("GET", "/v0/routers/{router}", READ, routers.get, "state of a router"),
     _row("DELETE", "/v0/routers/{router}", DELETE, routers.delete, "delete a router"),

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
+import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from topics.codec import control, envelope, frame, segment, sidecar, snapshot
@@ -58,6 +59,10 @@ def _frames() -> tuple[bytes, ...]:
         control.Dedupe(first=31, count=2, key="shift"),
     ]
     return (appends, *(frame.encode_control(body, 10, 1700000000002) for body in bodies))
+
+
+def _scan(data: bytes, idx: bytes) -> bytes:
+    return b"".join(segment.encode_scan(np.frombuffer(idx, segment.IDX), [data]))
 
 
 def _segment() -> tuple[bytes, bytes]:
@@ -150,6 +155,7 @@ def targets() -> tuple[Target, ...]:
         Target("envelope", envelope.split, (ValueError,), (envelope.build(b"[1]", b"{}"), envelope.build(b'"x"'))),
         Target("json", envelope.canonical, (ValueError,), (b'{"a": [1, 2.5e3, "\\u00e9"]}', b"[" * 50 + b"]" * 50)),
         Target("segment data", lambda raw: segment.scan_data(raw, mask, 0, len(raw)), (), (data,)),
+        Target("scan", lambda raw: segment.decode_scan(raw, mask), (ValueError,), (_scan(data, idx),)),
         Target("segment index", lambda raw: segment.read_footer(raw, segment_mask(10, 1)), (ValueError,), (footed,)),
         Target("gap segment", lambda raw: segment.read_gap(raw, segment_mask(10, 301)), (ValueError,), (gap, footed)),
         Target("snapshot", snapshot.decode, refused, (snap,)),

@@ -98,6 +98,10 @@ def gap_segment() -> bytes:
     return segment.encode_gap(700, TS, 3, place.segment_mask(10, 301))
 
 
+def scanned() -> bytes:
+    return b"".join(segment.encode_scan(np.frombuffer(entry(), segment.IDX), [data()]))
+
+
 def encoder(body: control.Body | control.CheckpointMark) -> Callable[[], bytes]:
     return lambda: control.encode_body(body)
 
@@ -115,6 +119,7 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "hole": lambda: segment.fillers(1, TS, 2),
     "sealed idx": sealed,
     "gap segment": gap_segment,
+    "scan": scanned,
     **{f"body {name}": encoder(body) for name, body in BODIES.items()},
 }
 
@@ -150,6 +155,7 @@ def test_the_examples_decode_to_what_the_document_says() -> None:
         assert control.decode_body(control.TYPES[type(body)], doc[f"body {name}"]) == body
     found = segment.decode(doc["data frame"], 0, 1, place.topic_mask(10))
     assert found == (3, 1, TS, b"n1", b"job:7", doc["envelope"], False, 72)
+    assert segment.decode_scan(doc["scan"], place.topic_mask(10)).seqs.tolist() == [1]
     assert segment.read_footer(doc["sealed idx"], place.segment_mask(10, 1)) == (segment.HOT, 0, 1)
     entries = np.frombuffer(doc["idx entry"] + doc["deleted filler"] + doc["hole"], segment.IDX)
     assert entries["len"].tolist() == [72, 0, 0]

@@ -1,6 +1,6 @@
 """The binary scan: records as the frames that segments hold, for readers that cannot reach the files [A-21].
 
-    retention, then stretches of one walk each (`read.walk`), from wherever the records are
+    retention, then stretches of one walk each (`read.walk`), between what else the owner has to do [P-10]
     sealed, hot    frames as stored, verified
     elsewhere      the frame that a checkpoint would write: active segment, log, memory
     last           what was deleted since its stretch is taken out: no deleted payload leaves
@@ -12,7 +12,7 @@ Owner only, but for `Query.parse` and `ScanResult.body`.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,19 +23,18 @@ from topics.codec import segment
 from topics.codec.place import topic_mask
 from topics.codec.project import Projection
 from topics.engine import forward, read, retention
-from topics.engine.core import Core, Outcome, guarded
+from topics.engine.core import Core, Outcome
 from topics.engine.index import Run
 from topics.engine.topic import Topic
-from topics.errors import CallerError, TopicNotFound
+from topics.errors import CallerError, TopicNotFound, WalIo
 from topics.model import Gap, check_u64
 from topics.storage.reindex import Entries, live_of
 
 BYTES_DEFAULT: Final = 8 << 20
 BYTES_MAX: Final = 64 << 20
-STRETCH_RECORDS: Final = 512
-STRETCH_BYTES: Final = 512 << 10
-"""About a millisecond [P-10]."""
-SLICE_NS: Final = 2_000_000
+STRETCH_RECORDS: Final = 128
+STRETCH_BYTES: Final = 256 << 10
+"""A few tenths of a millisecond."""
 EXAMINED_MAX: Final = 2_000_000
 """A scan may end after so many seqs, so that one over nothing but dead ones ends as well [RD-4]."""
 HEAD_BYTES: Final = 4
@@ -62,17 +61,22 @@ class Query(NamedTuple):
 class ScanResult(NamedTuple):
     """Records of a scan, and how to go on."""
 
-    entries: list[Entries]
+    entries: list[bytes]
     frames: list[bytes]
+    """Those of some records each, as `entries` are."""
     next_seq: int
     """`from_seq` of the next one; nothing is left when it is above `head_seq`."""
     head_seq: int
     tombstone: Gap | None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return HEAD_BYTES + sum(map(len, self.entries)) + sum(map(len, self.frames))
+
     def body(self) -> bytes:
         """All of it in the format of [A-21]; any thread."""
-        # Not `concatenate`: it would lay the fields out anew.
-        entries = np.frombuffer(b"".join(one.tobytes() for one in self.entries), segment.IDX)
+        entries = np.frombuffer(b"".join(self.entries), segment.IDX)
         return b"".join(segment.encode_scan(entries, self.frames))
 
 
@@ -82,7 +86,7 @@ def scan(core: Core, query: Query, done: Outcome) -> None:
     def found(topic: Topic) -> None:
         def retain() -> None:
             retention.catch_up(core, topic)
-            retention.expire(core, topic, _Scan(core, topic, query, done).step, done)
+            retention.expire(core, topic, _Scan(core, topic, query, done).begin, done)
 
         forward.drain(core, topic, retain, done)
 
@@ -94,7 +98,7 @@ class _Stretch(NamedTuple):
 
     seqs: list[int]
     entries: Entries
-    frames: list[bytes]
+    frames: bytes
 
 
 class _Scan:
@@ -109,25 +113,47 @@ class _Scan:
         self._left = query.max_bytes - HEAD_BYTES
         self._found: list[_Stretch] = []
         self._tombstone: Gap | None = None
-        self._wanted = Projection(mask=topic_mask(topic.id))
-        self._live: int | None = None
-        """Count less head at first: changes with every record that goes, and not with those that come."""
+        self._mask = topic_mask(topic.id)
 
-    def step(self) -> None:
-        """One stretch."""
-        topic = self._topic
-        if self._core.topics.get(topic.id) is not topic:
+    def begin(self) -> None:
+        """Take the first stretch at once, more of them in slices."""
+        core, topic = self._core, self._topic
+        if core.topics.get(topic.id) is not topic:
             self._done(TopicNotFound(topic.name))
             return
-        if self._live is None:
-            self._live = topic.count - topic.head
-            topic.read_at(self._core.clock.now_ms())
+        topic.read_at(core.clock.now_ms())
+        live = topic.count - topic.head
+        """Changes with every record that goes, and not with those that come."""
         if self._walk():
-            self._core.owner.soon(lambda: guarded(self.step, self._done))
-        elif topic.count - topic.head == self._live:
+            core.owner.sliced(self._stretches(live), self._over)
+        else:
+            self._answer()
+
+    def _stretches(self, live: int) -> Iterator[None]:
+        """What is left, stretch by stretch, as the owner; then what went meanwhile is taken out."""
+        more = True
+        while more:
+            yield
+            with self._core.owner:
+                self._check_topic()
+                more = self._walk()
+        for at in range(len(self._found)):
+            with self._core.owner:
+                self._check_topic()
+                if self._topic.count - self._topic.head == live:
+                    return
+                self._found[at] = self._still_live(self._found[at])
+            yield
+
+    def _check_topic(self) -> None:
+        if self._core.topics.get(self._topic.id) is not self._topic:
+            raise TopicNotFound(self._topic.name)
+
+    def _over(self, error: BaseException | None) -> None:
+        if error is None:
             self._answer()
         else:
-            self._recheck(0)
+            self._done(WalIo(error) if isinstance(error, OSError) else error)
 
     def _walk(self) -> bool:
         """Take what is next; whether there is more to take."""
@@ -135,82 +161,65 @@ class _Scan:
         through = topic.head if self._cursor > topic.head else min(topic.head, asked.to_seq)
         budget = max(min(self._left, STRETCH_BYTES), 1)
         query = read.Query(asked.name, self._cursor, None, STRETCH_RECORDS, budget, frozenset(), 0)
-        result = read.walk(topic, query, self._wanted, through)
+        result = read.walk(topic, query, Projection(mask=self._mask), through)
         if result.tombstone is not None:
             if self._found or self._tombstone is not None:
                 return False
             self._tombstone = msgspec.structs.replace(result.tombstone, head_seq=topic.head)
-        cursor = result.next_from_seq
         frames: list[bytes] = result.records  # type: ignore[assignment]
-        if frames:
-            stretch = self._described(frames)
-            if len(stretch.frames) < len(frames):
-                cursor = stretch.seqs[-1] if stretch.frames else _seq(frames[0]) - 1
-            if stretch.frames:
-                self._found.append(stretch)
-            if len(stretch.frames) < len(frames):
-                self._cursor = cursor
-                return False
-        self._cursor = cursor
-        return cursor < min(topic.head, asked.to_seq) and cursor - self._start < EXAMINED_MAX
+        fit = self._fitting(frames)
+        if fit:
+            self._found.append(self._described(frames[:fit]))
+        if fit < len(frames):
+            self._cursor = _seq(frames[fit]) - 1
+            return False
+        self._cursor = result.next_from_seq
+        return self._cursor < min(topic.head, asked.to_seq) and self._cursor - self._start < EXAMINED_MAX
 
-    def _described(self, frames: list[bytes]) -> _Stretch:
-        """As many frames as there is room for, the first in any case, with their entries."""
-        fit = 0
-        for one in frames:
+    def _fitting(self, frames: list[bytes]) -> int:
+        """How many frames there is room for; the first of all in any case."""
+        for fit, one in enumerate(frames):
             cost = len(one) + segment.ENTRY_BYTES
             if cost > self._left and (fit or self._found):
-                break
+                return fit
             self._left -= cost
-            fit += 1
-        seqs = [_seq(one) for one in frames[:fit]]
+        return len(frames)
+
+    def _described(self, frames: list[bytes]) -> _Stretch:
+        """Frames with their seqs and entries."""
+        seqs = list(map(_seq, frames))
         entries = self._entries(seqs)
         hops = entries["flags"] >> np.uint8(segment.HOPS_SHIFT)
-        kept = frames[:fit]
         for at in np.flatnonzero(hops).tolist():
             # Of what is in no segment the frame itself does not know.
-            if kept[at][4] >> segment.HOPS_SHIFT != hops[at]:
-                kept[at] = segment.with_hops(kept[at], int(hops[at]), topic_mask(self._topic.id))
-        return _Stretch(seqs, entries, kept)
+            if frames[at][4] >> segment.HOPS_SHIFT != hops[at]:
+                frames[at] = segment.with_hops(frames[at], int(hops[at]), self._mask)
+        return _Stretch(seqs, entries, b"".join(frames))
 
     def _entries(self, seqs: list[int]) -> Entries:
         """The entries of records, as they are in this very stretch; empty where nothing is known any more."""
         wanted = np.array(seqs, np.uint64)
         found = np.zeros(len(seqs), segment.IDX)
-        for run in self._topic.index.walk(seqs[0], seqs[-1]) if seqs else ():
+        for run in self._topic.index.walk(seqs[0], seqs[-1]):
             if isinstance(run, Run):
                 bounds = np.array([run.first, run.first + len(run.entries)], np.uint64)
                 begin, end = np.searchsorted(wanted, bounds).tolist()
                 found[begin:end] = run.entries[(wanted[begin:end] - np.uint64(run.first)).astype(np.int64)]
         return found
 
-    # -- what went meanwhile -----------------------------------------------------------------------------------------
-
-    def _recheck(self, at: int) -> None:
-        """Take out what was deleted since its stretch, in slices; what goes now is as if it went after the answer."""
-        topic, now = self._topic, self._core.clock.monotonic_ns
-        if self._core.topics.get(topic.id) is not topic:
-            self._done(TopicNotFound(topic.name))
-            return
-        until_ns = now() + SLICE_NS
-        while at < len(self._found):
-            self._found[at] = self._still_live(self._found[at])
-            at += 1
-            if now() >= until_ns:
-                self._core.owner.soon(partial(guarded, partial(self._recheck, at), self._done))
-                return
-        self._answer()
-
     def _still_live(self, one: _Stretch) -> _Stretch:
+        """Without what was deleted since; what goes behind this is as if it went after the answer."""
         live = live_of(self._entries(one.seqs)) & (np.array(one.seqs, np.uint64) >= np.uint64(self._topic.floor))
         if live.all():
             return one
-        kept = np.flatnonzero(live).tolist()
-        return _Stretch([one.seqs[at] for at in kept], one.entries[kept], [one.frames[at] for at in kept])
+        ends = np.cumsum(one.entries["len"].astype(np.int64))
+        spans = zip((ends - one.entries["len"])[live].tolist(), ends[live].tolist(), strict=True)
+        frames = b"".join(one.frames[begin:end] for begin, end in spans)
+        return _Stretch(np.array(one.seqs)[live].tolist(), one.entries[live], frames)
 
     def _answer(self) -> None:
-        frames = [one for stretch in self._found for one in stretch.frames]
-        entries = [stretch.entries for stretch in self._found]
+        entries = [stretch.entries.tobytes() for stretch in self._found]
+        frames = [stretch.frames for stretch in self._found]
         self._done(ScanResult(entries, frames, self._cursor + 1, self._topic.head, self._tombstone))
 
 

@@ -78,7 +78,7 @@ def _begin(exchange: Exchange, query: Query, turns: Turns) -> None:
         if isinstance(outcome, Exception):
             turns.over()
             exchange.fail(outcome)
-        elif sum(map(len, outcome.frames)) < ASIDE_BYTES:
+        elif outcome.size < ASIDE_BYTES:
             tell(outcome, outcome.body())
         else:
             exchange.app.aside(lambda: _body(outcome), lambda body: tell(outcome, body))

@@ -42,6 +42,12 @@ SLICE_SHARE: Final = 8
 class Owner(Protocol):
     """What storage asks of the thread it belongs to."""
 
+    def __enter__(self) -> object:
+        """Be the owner for a block: for steps of sliced work, which may be taken on a helper's thread."""
+        ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
     def soon(self, call: Callable[[], None]) -> None:
         """Run on the owner after what it is doing now, in order."""
         ...

@@ -2,7 +2,7 @@
 
     look      which segments, named or all, have dead frame bytes; in slices [P-10]
     bring in  marks that are not on disk go there first: one checkpoint of the topic, as often as new ones came
-    rewrite   one segment after another, within a rate of bytes per second
+    rewrite   one segment after another, hot or cold, within a rate of bytes per second
     answer    when everything the caller asked for is decided, or when it has waited enough: progress then
 
 A segment that still waits for its turn is told as `busy`. A run outlives its callers. What it did for somebody who was
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from topics.engine import reclaim
@@ -31,6 +32,8 @@ SLICE_NS: Final = 2_000_000
 UNTOLD_MS: Final = 600_000
 """How long the outcome of a run is kept for somebody who was told only progress."""
 
+RewriteCold = Callable[[Topic, Segment, Callable[[BaseException | None], None]], None]
+"""Fetches a segment, rewrites it here, and leaves moving it again to the next round [S-285]."""
 Result = Literal["rewritten", "nothing_to_do", "active", "gone", "busy", "failed"]
 
 
@@ -122,8 +125,9 @@ class _Run:
 class Compactor:
     """All runs of an engine."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, rewrite_cold: RewriteCold) -> None:
         self.core = core
+        self._rewrite_cold = rewrite_cold
         self.total = 0
         """Segments rewritten."""
         self._runs: dict[int, _Run] = {}
@@ -149,8 +153,11 @@ class Compactor:
             return _Row(first, one.data_len, "active")
         if one.lost:
             return _Row(first, 0, "failed")
-        if not one.has_data or not self._is_worth_it(topic, one, ratio):
-            return known or _Row(first, one.data_len if one.has_data else 0, "nothing_to_do")
+        if one.unindexed:
+            return _Row(first, one.data_len, "busy")  # its index is on its way from the cold tier
+        has_frames = reclaim.has_frames(one)
+        if not has_frames or not self._is_worth_it(topic, one, ratio):
+            return known or _Row(first, one.data_len if has_frames else 0, "nothing_to_do")
         if known is not None:
             known.told = True  # there is more to tell of it now
         return _Row(first, one.data_len, None)
@@ -159,7 +166,9 @@ class Compactor:
         """Segments that a call for all that are dead enough looks at: whatever has dead seqs, and what is not told."""
         segments = topic.index.segments
         listed = [] if segments is None else segments.segments
-        return sorted({one.first for one in listed if one.sealed and one.has_data and one.dead} | {*self._known(topic)})
+        return sorted(
+            {one.first for one in listed if one.sealed and reclaim.has_frames(one) and one.dead} | {*self._known(topic)}
+        )
 
     def _known(self, topic: Topic) -> dict[int, _Row]:
         """Rows whose turn has not come, and those of whose outcome nobody has heard."""
@@ -208,16 +217,20 @@ class Compactor:
         one = None if self.core.topics.get(topic.id) is not topic else _segment(topic, row.first)
         if one is None:
             self._decide(run, "gone", 0)
-        elif not one.has_data:
+        elif not reclaim.has_frames(one):
             # All of it was dead, and a checkpoint dropped it.
             self._decide(run, "failed" if one.lost else "rewritten", 0)
         elif self._is_unsettled(topic, one) and not row.brought and self.core.bring_in is not None:
             row.brought = True
             self.core.bring_in(topic.id, lambda outcome: self._step(run))
-        elif one.busy or topic.checkpointing or self.core.pins.is_frozen(topic.id, one.first):
+        elif one.busy or topic.checkpointing or self._is_held(topic, one):
             self._decide(run, "busy", one.data_len)
         else:
             guarded(lambda: self._begin(run, row, one), lambda error: self._decide(run, "failed", one.data_len))
+
+    def _is_held(self, topic: Topic, one: Segment) -> bool:
+        """Whether it must not be rewritten now: a pinned snapshot names it, or its tier is failing [S-285]."""
+        return self.core.pins.is_frozen(topic.id, one.first) or (one.cold and self.core.cold.is_failing)
 
     def _is_unsettled(self, topic: Topic, one: Segment) -> bool:
         """Whether a checkpoint has it, or has something to bring to its files first."""
@@ -235,9 +248,12 @@ class Compactor:
         elif not one.live:
             reclaim.drop_data(core, topic, one)
             self._decide(run, "rewritten", 0)
+        elif one.cold and core.cold.root is None:
+            self._decide(run, "failed", one.data_len)
         else:
             topic.rewritten_ms = core.clock.now_ms()
-            reclaim.rewrite(core, topic, one, lambda error: self._rewritten(run, row, one, error))
+            rewrite = self._rewrite_cold if one.cold else partial(reclaim.rewrite, core)
+            rewrite(topic, one, lambda error: self._rewritten(run, row, one, error))
 
     def _rewritten(self, run: _Run, row: _Row, one: Segment, error: BaseException | None) -> None:
         if error is None:

@@ -136,7 +136,7 @@ class Engine:
         core.serve = forward.serve
         self._rewriter = Rewriter(core)
         self._relocator = Relocator(core)
-        self.compactor = Compactor(core)
+        self.compactor = Compactor(core, self._relocator.rewrite)
         """Rewrites on request; on the owner only."""
         self._timer: Timer | LoopTimer | None = None
         self._progress = 0.0

@@ -85,11 +85,11 @@ def _drop_of(core: Core, topic: Topic) -> None:
         if one.last < evicted or (one.last < below and not _has_holes(segments, one, evicted)):
             segments.forget(one)
             _unlink(core, topic, one, stub=False)
-        elif one.live == 0 and _has_frames(one) and not len(one.pending) and one.first not in segments.reader.damaged:
+        elif one.live == 0 and has_frames(one) and not len(one.pending) and one.first not in segments.reader.damaged:
             drop_data(core, topic, one)
 
 
-def _has_frames(one: Segment) -> bool:
+def has_frames(one: Segment) -> bool:
     """Whether there is anything to drop but its index, here or in the cold tier."""
     return one.has_data or (one.cold and not one.stub and not one.unindexed)
 

@@ -1,7 +1,7 @@
 """The binary scan: records as the frames that segments hold, for readers that cannot reach the files [A-21].
 
     retention, then stretches of one walk each (`read.walk`), between what else the owner has to do [P-10]
-    sealed, hot    frames as stored, verified
+    sealed, hot    frames as stored, verified; cold ones are fetched meanwhile
     elsewhere      the frame that a checkpoint would write: active segment, log, memory
     last           what was deleted since its stretch is taken out: no deleted payload leaves
 
@@ -23,12 +23,13 @@ from topics.codec import segment
 from topics.codec.place import topic_mask
 from topics.codec.project import Projection
 from topics.engine import forward, read, retention
-from topics.engine.core import Core, Outcome
+from topics.engine.core import Core, Outcome, guarded
 from topics.engine.index import Run
 from topics.engine.topic import Topic
-from topics.errors import CallerError, TopicNotFound, WalIo
+from topics.errors import CallerError, StoreUnavailable, TopicNotFound, WalIo
 from topics.model import Gap, check_u64
 from topics.storage.reindex import Entries, live_of
+from topics.storage.tiers.blocks import NeedsBlocks
 
 BYTES_DEFAULT: Final = 8 << 20
 BYTES_MAX: Final = 64 << 20
@@ -114,22 +115,27 @@ class _Scan:
         self._found: list[_Stretch] = []
         self._tombstone: Gap | None = None
         self._mask = topic_mask(topic.id)
+        self._live = topic.count - topic.head
+        """Changes with every record that goes, and not with those that come."""
+        self._cold = core.cold.read()
+        self._needed: NeedsBlocks | None = None
 
     def begin(self) -> None:
-        """Take the first stretch at once, more of them in slices."""
-        core, topic = self._core, self._topic
-        if core.topics.get(topic.id) is not topic:
-            self._done(TopicNotFound(topic.name))
-            return
-        topic.read_at(core.clock.now_ms())
-        live = topic.count - topic.head
-        """Changes with every record that goes, and not with those that come."""
-        if self._walk():
-            core.owner.sliced(self._stretches(live), self._over)
-        else:
-            self._answer()
+        """Take the first stretch at once."""
+        self._check_topic()
+        self._topic.read_at(self._core.clock.now_ms())
+        self._live = self._topic.count - self._topic.head
+        self._go_on()
 
-    def _stretches(self, live: int) -> Iterator[None]:
+    def _go_on(self) -> None:
+        """A stretch; more of them in slices, or when what the cold tier has of them is here."""
+        self._check_topic()
+        if self._walk():
+            self._core.owner.sliced(self._stretches(), self._over)
+        else:
+            self._over(None)
+
+    def _stretches(self) -> Iterator[None]:
         """What is left, stretch by stretch, as the owner; then what went meanwhile is taken out."""
         more = True
         while more:
@@ -137,10 +143,10 @@ class _Scan:
             with self._core.owner:
                 self._check_topic()
                 more = self._walk()
-        for at in range(len(self._found)):
+        for at in range(0 if self._needed is None else len(self._found), len(self._found)):
             with self._core.owner:
                 self._check_topic()
-                if self._topic.count - self._topic.head == live:
+                if self._topic.count - self._topic.head == self._live:
                     return
                 self._found[at] = self._still_live(self._found[at])
             yield
@@ -150,18 +156,30 @@ class _Scan:
             raise TopicNotFound(self._topic.name)
 
     def _over(self, error: BaseException | None) -> None:
-        if error is None:
-            self._answer()
-        else:
+        needed, self._needed = self._needed, None
+        if error is not None:
             self._done(WalIo(error) if isinstance(error, OSError) else error)
+        elif needed is not None:
+            self._core.cold.fetch(self._cold, needed.wanted, lambda: guarded(self._go_on, self._done))
+        else:
+            self._answer()
 
     def _walk(self) -> bool:
-        """Take what is next; whether there is more to take."""
+        """Take what is next; whether there is more to take, without asking the cold tier first."""
         topic, asked = self._topic, self._query
         through = topic.head if self._cursor > topic.head else min(topic.head, asked.to_seq)
         budget = max(min(self._left, STRETCH_BYTES), 1)
         query = read.Query(asked.name, self._cursor, None, STRETCH_RECORDS, budget, frozenset(), 0)
-        result = read.walk(topic, query, Projection(mask=self._mask), through)
+        try:
+            result = read.walk(topic, query, self._cold, Projection(mask=self._mask), through)
+        except NeedsBlocks as needed:
+            self._needed = needed
+            return False
+        except StoreUnavailable:
+            if not self._found:
+                raise
+            return False
+        self._cold = self._core.cold.read()
         if result.tombstone is not None:
             if self._found or self._tombstone is not None:
                 return False

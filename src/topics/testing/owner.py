@@ -26,6 +26,12 @@ class SteppedOwner:
         self.lanes: dict[str, deque[tuple[Work, Done]]] = {}
         self._reports: dict[str, deque[Callable[[], None]]] = {}
 
+    def __enter__(self) -> SteppedOwner:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """There is one thread, and it is the owner."""
+
     def soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
 

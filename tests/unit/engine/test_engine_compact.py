@@ -397,6 +397,58 @@ def test_replayed_deletes_reach_the_same_live_set_before_and_after_a_rewrite() -
         assert store.engine.delete(TOPIC, match="t1").deleted == 0
 
 
+def cold_store() -> Store:
+    """Twenty records in segments of three, of which all sealed ones are in the cold tier."""
+    store = Store("cold")
+    store.put()
+    kit.each(store.engine, 20)
+    store.settle()
+    return store
+
+
+def tiers(store: Store) -> dict[int, str]:
+    return {one.first_seq: one.tier for one in store.engine.plan(TOPIC).segments}
+
+
+def test_a_cold_segment_comes_back_smaller_and_moves_again() -> None:
+    """CPT-1, S-285: fetched, rewritten here, moved by the next round; the old object goes behind the new one."""
+    store = cold_store()
+    engine = store.engine
+    engine.delete(TOPIC, seqs=[1, 4, 5, 6])
+    before = kit.snapshot_of(engine)
+    result = engine.compact(TOPIC, [1, 4, 7])
+    assert told(result) == {1: "rewritten", 4: "rewritten", 7: "nothing_to_do"}
+    assert result.segments[0].bytes_after * 3 == result.segments[0].bytes_before * 2
+    assert result.segments[1].bytes_after == 0
+    assert tiers(store)[1] == "hot"
+    assert kit.snapshot_of(engine) == before
+    store.relocate()
+    assert tiers(store)[1] == "cold"
+    assert kit.snapshot_of(store.engine) == before
+    names = [path.rsplit("/", 1)[-1] for path in store.sim.files() if path.startswith("cold/") and ".data" in path]
+    assert "seg-0000000000000001.g0001.data" in names
+    assert told(store.engine.compact(TOPIC, [1])) == {1: "nothing_to_do"}
+    for stop in kit.STOPS:
+        assert kit.snapshot_of(store.stop(stop)) == before
+
+
+def test_a_cold_segment_that_cannot_be_fetched_is_told_and_stays() -> None:
+    """CPT-1, S-285: `failed`, and nothing changed; not while the store is failing."""
+    store = cold_store()
+    engine = store.engine
+    engine.delete(TOPIC, seqs=[1, 7])
+    engine.checkpoint(full=True)
+    files = {path: raw for path, raw in store.sim.files().items() if path.startswith("cold/")}
+    for path in files:
+        store.sim.lose_file(path)
+    results = {told(engine.compact(TOPIC, [1]))[1] for _ in range(2)}
+    assert results <= {"failed", "busy"}
+    store.sim.load(files)
+    store.pass_time(30_000)
+    assert told(engine.compact(TOPIC, [1, 7])) == {1: "rewritten", 7: "rewritten"}
+    assert kit.everything(engine).seqs == [seq for seq in range(1, 21) if seq not in (1, 7)]
+
+
 class Watched(SimFs):
     """Calls what is wanted at a named point, or when a file is opened for writing."""
 

@@ -19,7 +19,7 @@ from topics.codec.place import topic_mask
 from topics.engine import scan as scanning
 from topics.engine.engine import Engine
 from topics.engine.scan import Query, ScanResult
-from topics.errors import CallerError, TopicNotFound, WalIo
+from topics.errors import CallerError, StoreUnavailable, TopicNotFound, WalIo
 from topics.model import new
 from topics.testing import SimFs
 
@@ -171,6 +171,26 @@ def test_hops_of_copies_are_those_that_segments_keep(place: str) -> None:
     before = scan(engine, "c8").body()
     engine.checkpoint(full=True)
     assert scan(engine, "c8").body() == before
+
+
+def test_a_scan_over_a_cold_tier_that_is_gone_gives_what_is_here_and_then_says_so() -> None:
+    """S-323: it is no loss, and no tombstone tells of one."""
+    store = Store("cold")
+    store.put()
+    kit.each(store.engine, 20)
+    engine = store.settle()
+    files = {path: raw for path, raw in store.sim.files().items() if path.startswith("cold/")}
+    for path in files:
+        store.sim.lose_file(path)
+    with pytest.raises(StoreUnavailable):
+        scan(engine)
+    sealed = [one for one in engine.plan(TOPIC).segments if one.tier == "cold"]
+    found = scan(engine, TOPIC, sealed[-1].last_seq + 1)
+    assert [row[0] for row in rows_of(engine, found)] == list(range(sealed[-1].last_seq + 1, 21))
+    store.sim.load(files)
+    store.pass_time(30_000)
+    assert by_scanning(engine, 8 << 20) == by_reading(engine)
+    assert by_scanning(engine, 100) == by_reading(engine)
 
 
 def test_what_cannot_be_read_is_told_as_a_read_tells_it() -> None:

@@ -15,7 +15,6 @@ from tests.spark.conftest import Filled
 from tests.spark.test_batch import HUNDRED, load
 from topics.spark.failure import SourceError
 
-
 OF_SPARK = ("SQLSTATE", "at ", "...", "Driver stacktrace:", "JVM stacktrace:")
 
 

@@ -12,8 +12,11 @@ or the server: deleted records are absent, given up ones are lost. Any thread, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, groupby
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +32,12 @@ from topics.spark.options import ReadOptions
 from topics.spark.plan import Floors, Lost, Partition, Piece, Rows, Source, partitions
 from topics.spark.remote import Remote, plan_server
 from topics.storage.reindex import DAMAGE
-from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, TopicView, Wanted, cold_folder
+from topics.storage.tiers.reading import ColdTier
+from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, TopicView, Wanted
+
+AHEAD: Final = 4
+"""Pieces that are fetched at a time from an object store."""
+AHEAD_BYTES: Final = 64 << 20
 
 
 def plan_read(fs: Fs, options: ReadOptions, now_ms: int) -> list[Partition]:
@@ -44,7 +52,7 @@ def read_partition(fs: Fs, partition: Partition) -> Iterator[pa.RecordBatch]:
     reading = Reading(fs, partition.source)
     try:
         for topic, pieces in groupby(partition.pieces, key=lambda piece: piece.item.name):
-            rows = (row for piece in pieces for row in _piece(reading, piece))
+            rows = chain.from_iterable(_in_order(reading, list(pieces)))
             for batch in _policed(topic, rows, reading):
                 if batch.num_rows:
                     yield batch
@@ -61,6 +69,7 @@ class Reading:
         self.options = source.options
         self.layout = Layout(source.options.columns, source.options.binary, source.options.meta_json)
         self.has_files = same_store(fs, source)
+        self.cold = ColdTier(fs, source.cold, source.store)
         self._remote: Remote | None = None
 
     @property
@@ -68,17 +77,34 @@ class Reading:
         assert self.source.data_dir is not None
         return self.source.data_dir
 
-    def cold_path(self) -> str:
-        return cold_folder(self.fs, self.source.cold, self.source.store)
-
     def remote(self) -> Remote:
         if self._remote is None:
             self._remote = Remote.of(self.options)
         return self._remote
 
     def close(self) -> None:
+        self.cold.close()
         if self._remote is not None:
             self._remote.close()
+
+
+def _in_order(reading: Reading, pieces: list[Piece]) -> Iterator[Iterable[Rows]]:
+    """The rows of each piece. Objects are fetched ahead: a request takes longer than decoding what it brings [K-13]."""
+    if not (reading.has_files and reading.cold.is_remote) or any(piece.stretch.remote for piece in pieces):
+        yield from (_piece(reading, piece) for piece in pieces)
+        return
+    with ThreadPoolExecutor(AHEAD, "topics-ahead") as pool:
+        waiting: deque[tuple[int, Future[list[Rows]]]] = deque()
+        for piece in pieces:
+            while waiting and (len(waiting) == AHEAD or sum(n for n, _ in waiting) + piece.bytes > AHEAD_BYTES):
+                yield waiting.popleft()[1].result()
+            waiting.append((piece.bytes, pool.submit(_fetched, reading, piece)))
+        while waiting:
+            yield waiting.popleft()[1].result()
+
+
+def _fetched(reading: Reading, piece: Piece) -> list[Rows]:
+    return list(_piece(reading, piece))
 
 
 def _piece(reading: Reading, piece: Piece) -> Iterator[Rows]:
@@ -140,8 +166,10 @@ def _records(topic: str, batch: Batch, options: ReadOptions, layout: Layout) -> 
 
 
 def _missing(reading: Reading, item: TopicItem, gap: Gap) -> Iterator[Lost]:
-    if gap.reason != DROPPED:
-        yield Lost(gap.first, gap.last, arrow.REASONS[gap.reason], gap.detail)
+    """What a gap means now: a hole as it is stored; files that vanished as the floors explain it, else as damage."""
+    is_stored = gap.reason != DROPPED and not gap.detail
+    if is_stored:
+        yield Lost(gap.first, gap.last, arrow.REASONS[gap.reason])
         return
     floors = _floors_now(reading, item)
     if floors is None:
@@ -150,9 +178,13 @@ def _missing(reading: Reading, item: TopicItem, gap: Gap) -> Iterator[Lost]:
     first = max(gap.first, floors.deleted_below)
     if first <= min(gap.last, floors.evict - 1):
         yield Lost(first, min(gap.last, floors.evict - 1), floors.reason(first), "given up since the read was planned")
-    # A drop is known to the log before a snapshot tells of it; without a cap and a TTL only deletes drop anything.
     beyond = max(first, floors.evict)
-    if beyond <= gap.last and any(item.cfg.get(name) for name in ("cap_records", "cap_bytes", "ttl_ms")):
+    if beyond > gap.last:
+        return
+    if gap.reason != DROPPED:
+        yield Lost(beyond, gap.last, arrow.REASONS[gap.reason], gap.detail)
+    # A drop is known to the log before a snapshot tells of it; without a cap and a TTL only deletes drop anything.
+    elif any(item.cfg.get(name) for name in ("cap_records", "cap_bytes", "ttl_ms")):
         reason = "ttl" if item.cfg.get("ttl_ms") else "cap"
         yield Lost(beyond, gap.last, reason, "dropped since the read was planned")
 

@@ -27,7 +27,8 @@ from topics.storage.findings import Area, Collector, Finding, Severity, worst_of
 from topics.storage.inspect_topic import Expected, check_topic
 from topics.storage.inspect_wal import Logged, check_groups, note_other, read_if_there
 from topics.storage.reindex import Range
-from topics.storage.view import ColdUnavailable, cold_folder, read_store_id
+from topics.storage.tiers.reading import ColdUnavailable
+from topics.storage.view import cold_folder, read_store_id
 
 _STORE_DIRS = (paths.META_DIR, paths.WAL_DIR, paths.TOPICS_DIR)
 

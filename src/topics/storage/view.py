@@ -34,11 +34,12 @@ from topics.codec import sidecar
 from topics.codec.frame import NotAFrame, Why
 from topics.codec.segment import DataFrame, Footer
 from topics.codec.snapshot import Header, Snapshot, TopicItem
-from topics.errors import DiskError, UnsupportedFormat
+from topics.errors import UnsupportedFormat
 from topics.fs import File, Fs, close_quietly, pread_all
 from topics.storage.reindex import DAMAGE, Entries, find_frames, live_of, reindex, stats
 from topics.storage.segfile import SegmentFiles, entries_in
 from topics.storage.snapshot import LISTINGS_MAX, SnapshotStore
+from topics.storage.tiers.reading import ColdTier, ColdUnavailable, check_folder
 
 BATCH_BYTES: Final = 4 << 20
 """Bytes of `.data` that one batch spans, unless a single frame is larger."""
@@ -51,12 +52,6 @@ DELETED_ROWS: Final = 1 << 16
 _HEX: Final = frozenset("0123456789abcdef")
 DROPPED: Final = 0
 """Reason of a `Gap` before the first segment: dropped since the snapshot, as far as can be told."""
-
-
-class ColdUnavailable(DiskError):
-    """Records lie in a cold tier that cannot be read from here [S-346]."""
-
-    code = "not_ready"
 
 
 class SegmentView(NamedTuple):
@@ -153,7 +148,8 @@ class Directory(Protocol):
     @property
     def path(self) -> str: ...
 
-    def cold_path(self) -> str: ...
+    @property
+    def cold(self) -> ColdTier: ...
 
 
 class StoreView:
@@ -183,11 +179,12 @@ class StoreView:
         """The topic of this name."""
         return next((topic for topic in self.topics() if topic.name == name), None)
 
-    def cold_path(self) -> str:
-        """The folder of the cold tier; `ColdUnavailable` if there is none here, or it is another store's [S-346]."""
+    @property
+    def cold(self) -> ColdTier:
+        """The cold tier: where the snapshot says, or where the caller does [S-346]."""
         header = self.header
         root = self._cold if self._cold is not None else header.cold if header is not None else None
-        return cold_folder(self.fs, root, None if header is None else header.store)
+        return ColdTier(self.fs, root, None if header is None else header.store)
 
     def _load(self) -> Snapshot | None:
         return SnapshotStore(self.fs, f"{self.path}/{paths.META_DIR}").load(read_store_id(self.fs, self.path))
@@ -207,11 +204,7 @@ def cold_folder(fs: Fs, root: str | None, store: str | None) -> str:
     folder = root.removeprefix("file://")
     if "://" in folder:
         raise ColdUnavailable(f"the cold tier {folder} is not a folder")
-    raw = _read(fs, f"{folder}/{paths.COLD_STORE_FILE}")
-    if raw is None:
-        raise ColdUnavailable(f"{folder} has no {paths.COLD_STORE_FILE}: not mounted?")
-    if store is not None and raw.decode("ascii", "replace").strip() != store:
-        raise ColdUnavailable(f"{folder} belongs to another store")
+    check_folder(fs, folder, store)
     return folder
 
 
@@ -382,13 +375,7 @@ class TopicView:
         except FileNotFoundError:
             if footer is None or footer.magic != codec.COLD:
                 return None
-        name = paths.segment(first, "data", generation)
-        try:
-            return self.files.fs.open(
-                f"{self.store.cold_path()}/{paths.TOPICS_DIR}/{paths.topic_dir(self.id)}/{name}", "r"
-            )
-        except FileNotFoundError:
-            return None
+        return self.store.cold.open(self.id, first, generation)
 
     def _rebuilt(self, first: int, behind: int, detail: str) -> _Pair | None:
         """Entries made from `.data` alone [S-342]; what has neither frame nor entry is damage."""

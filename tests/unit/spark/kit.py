@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -29,8 +30,15 @@ METAS: list[object] = [
 RAW = [b"1e3", b"1.0", b'"\\u00e9"', b"12345678901234567890123", b'{"a":1,"a":2}']
 
 
+_NUMBERS = count()
+"""Tiers in memory outlive the store that they belong to."""
+
+
 class History:
-    """An engine on a simulated disk that is written to, deleted from, capped, aged and rewritten at random."""
+    """An engine on a simulated disk that is written to, deleted from, capped, aged, moved and rewritten at random.
+
+    Old segments stay, move to a folder, or become objects, one third of the seeds each.
+    """
 
     def __init__(self, seed: int, fs: Fs | None = None) -> None:
         self.random = random.Random(seed)
@@ -38,7 +46,8 @@ class History:
         self.clock = ManualClock()
         config = EngineConfig(
             wal_file_bytes=65536, wal_init_zero=False, segment_max_events=self.random.choice([3, 8, 50]),
-            reclaim_rewrite=True, rewrite_min_bytes=1, rewrite_every_ms=0,
+            reclaim_rewrite=True, rewrite_min_bytes=1, rewrite_every_ms=0, hot_retain_segments=1,
+            cold_dir=(None, "cold", f"memory://history-{next(_NUMBERS)}")[seed % 3],
         )  # fmt: skip
         self.engine = Engine.open(PATH, config, clock=self.clock, fs=self.sim)
         self.names = ["alpha", "beta.2", "gamma"]

@@ -119,3 +119,25 @@ def test_what_happens_between_plan_and_read_takes_only_what_was_removed(seed: in
     assert len(seen) == len(set(seen))
     assert {row["reason"] for row in found if row["kind"] == "gap"} <= {"cap", "ttl", "mixed"}
     history.engine.close()
+
+
+def test_the_histories_hold_what_they_promise() -> None:
+    """The tests above are about something: cold segments in folders and objects, rewrites, unsealed tails, floors."""
+    seen = set()
+    for seed in range(20):
+        history = History(seed)
+        history.run(60)
+        history.settle()
+        store = StoreView(history.sim, PATH)
+        for topic in store.topics():
+            item = topic.item
+            seen |= {name for name in ("cap_floor", "ttl_floor", "delete_below") if getattr(item, name) > 1}
+            for one in topic.segments():
+                seen.add("rewritten" if one.generation else "as written")
+                seen.add("sealed" if one.sealed else "unsealed")
+                if one.tier == "cold":
+                    seen.add("objects" if store.cold.is_remote else "folder")
+        history.engine.close()
+    assert seen >= {
+        "cap_floor", "ttl_floor", "delete_below", "rewritten", "as written", "sealed", "unsealed", "objects", "folder",
+    }  # fmt: skip

@@ -18,7 +18,8 @@ from topics.errors import MetadataLost
 from topics.fs import File
 from topics.storage import view as views
 from topics.storage.tags import tags_of
-from topics.storage.view import Batch, ColdUnavailable, Deleted, Gap, StoreView, Tags, TopicView, Wanted
+from topics.storage.tiers.reading import ColdUnavailable
+from topics.storage.view import Batch, Deleted, Gap, StoreView, Tags, TopicView, Wanted
 from topics.testing import SimFs
 
 ROOT = "store"

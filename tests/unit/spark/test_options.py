@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import sys
 
 import pytest
 
@@ -97,3 +99,13 @@ def test_the_last_line_inside_spark_is_ours() -> None:
     assert str(copied) == str(shown)
     other = KeyError("x")
     assert in_spark(other) is other
+
+
+def test_the_module_spark_looks_for_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-2: without pyarrow there is no source, and no error either."""
+    monkeypatch.delitem(sys.modules, "pyspark_topics", raising=False)
+    monkeypatch.setitem(sys.modules, "topics.spark.source", None)
+    assert not hasattr(importlib.import_module("pyspark_topics"), "DefaultSource")
+    monkeypatch.undo()
+    sys.modules.pop("pyspark_topics", None)
+    assert importlib.import_module("pyspark_topics").DefaultSource.name() == "topics"

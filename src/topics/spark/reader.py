@@ -12,6 +12,7 @@ or the server: deleted records are absent, given up ones are lost. Any thread, n
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,8 +34,11 @@ from topics.spark.plan import Floors, Lost, Partition, Piece, Rows, Source, part
 from topics.spark.remote import Remote, plan_server
 from topics.storage.reindex import DAMAGE
 from topics.storage.tiers.reading import ColdTier
-from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, TopicView, Wanted
+from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, Told, TopicView, Wanted
 
+LOOKS: Final = 10
+LOOK_S: Final = 0.1
+"""How often, and how long after each other, files that are missing are looked for again."""
 AHEAD: Final = 4
 """Pieces that are fetched at a time from an object store."""
 AHEAD_BYTES: Final = 64 << 20
@@ -133,7 +137,7 @@ def _from_files(reading: Reading, piece: Piece) -> Iterator[Rows]:
     view = TopicView(reading, piece.item)
     at = max(stretch.first, view.evict_floor)
     try:
-        for told in view.tell(stretch.first, stretch.last, wanted):
+        for told in _settled(view, stretch.first, stretch.last, wanted, LOOKS):
             if isinstance(told, Deleted):
                 yield arrow.deleted(piece.item.name, told.seqs, told.ts, layout)
                 continue
@@ -147,6 +151,16 @@ def _from_files(reading: Reading, piece: Piece) -> Iterator[Rows]:
     if at <= stretch.last:  # only an unsealed segment ends a scan, and what a snapshot claims of it was synced
         detail = f"the unsealed segment at {view.files.dir} ends at seq {at - 1}"
         yield Lost(at, stretch.last, arrow.REASONS[DAMAGE], detail)
+
+
+def _settled(view: TopicView, first: int, last: int, wanted: Wanted, looks: int) -> Iterator[Told]:
+    """What a range holds. Missing files are looked for again: segments are dropped and moved file by file."""
+    for told in view.tell(first, last, wanted):
+        if isinstance(told, Gap) and told.absent and looks:
+            threading.Event().wait(LOOK_S)
+            yield from _settled(view, told.first, told.last, wanted, looks - 1)
+        else:
+            yield told
 
 
 def _records(topic: str, batch: Batch, options: ReadOptions, layout: Layout) -> Iterator[Rows]:

@@ -98,6 +98,8 @@ class Gap(NamedTuple):
     reason: int
     detail: str = ""
     """What is wrong with the files, where this is not what they say themselves."""
+    absent: bool = False
+    """It is files that are missing: a drop may be under way."""
 
 
 class Deleted(NamedTuple):
@@ -539,7 +541,7 @@ class _Scan:
         if prefix and (self._firsts or self._topic.reaches_beyond()):
             yield Gap(first, last, DROPPED, "no segment; dropped since the snapshot, or lost")
         else:
-            yield Gap(first, last, DAMAGE, "no segment holds these seqs")
+            yield Gap(first, last, DAMAGE, "no segment holds these seqs", absent=True)
 
     def _pair(self, pair: _Pair, low: int, high: int, *, final: bool) -> Iterator[Told]:
         if pair.gap is not None:
@@ -630,7 +632,7 @@ class _Scan:
     def _without_data(self, first: int, wanted: npt.NDArray[np.bool_], detail: str) -> Iterator[Told]:
         for start, end, live in _runs(wanted.astype(np.int64)):
             if live:
-                yield Gap(first + start, first + end - 1, DAMAGE, detail)
+                yield Gap(first + start, first + end - 1, DAMAGE, detail, absent=True)
             else:
                 yield self._empty(first + start, first + end - 1)
 

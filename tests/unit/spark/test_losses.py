@@ -42,7 +42,7 @@ GAPS = [(5, 7, "source_trim"), (11, 3010, "crash"), (3011, 3011, "corrupt")]
 
 
 @pytest.mark.parametrize("size", ["1000000", "1"])
-def test_holes_become_gap_rows_between_the_records(size: int) -> None:
+def test_holes_become_gap_rows_between_the_records(size: str) -> None:
     """K-10, FLR-5: one row per run within a partition; the same seqs however the plan is cut."""
     found = told(storekit.store(holed()), onDataLoss="emit", partitionBytes=size)
     assert [row for row in found if row[1] is None] == plain(1, 2, 3, 4, 8, 9, 10, 3012, 3013, 3014, 3015)

@@ -476,7 +476,7 @@ def test_a_tag_spares_reading_the_records_without_it(broken: bool, monkeypatch: 
         files = storekit.flipped(files, topic.path(1, "tag"), 30)
     one = sorted(tags)[0].decode()
     told = list(viewed(files).tell(1, None, Wanted(tags=Tags((one,)))))
-    assert [item.first for item in told] == [1, 5, 6]
+    assert [item.first for item in told if not isinstance(item, Deleted)] == [1, 5, 6]
     found = [seq for item in told if isinstance(item, Batch) for seq in item.seqs.tolist()]
     assert set(tags[one.encode()]) <= set(found)
     assert broken or found == list(tags[one.encode()])

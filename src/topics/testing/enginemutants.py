@@ -36,8 +36,11 @@ from topics.engine.reserve import Reservation
 from topics.engine.router import Edge
 from topics.engine.settle import ReadyMark
 from topics.engine.topic import Topic as EngineTopic
+from topics.fs import File
+from topics.storage import attach as attaching
 from topics.storage import cycle
 from topics.storage import reclaim as rewriting
+from topics.storage import stamp as stamping
 from topics.storage.cycle import Cycle
 from topics.storage.segfile import SegmentFiles
 from topics.storage.segments import TopicSegments
@@ -592,6 +595,38 @@ def _bound_untold(right: Any) -> Any:
     return lambda row: {**right(row), "bound": (row.bound or 0) + 1} if not row.drop else right(row)
 
 
+# -- attaching -------------------------------------------------------------------------------------------------------
+
+
+def _stamped_unsynced(right: Any) -> Any:
+    def wrong(self: stamping._Segment) -> Any:
+        with mock.patch.object(self, "_file", _Unsynced(self._file)):
+            return right(self)
+
+    return wrong
+
+
+class _Unsynced:
+    """A file whose sync does nothing."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def fsync(self) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _names_unsure(right: Any) -> Any:
+    return lambda fs, staged_dir, stamped: right(_WithoutDirSync(fs), staged_dir, stamped)
+
+
+def _not_reached(right: Any) -> Any:
+    return lambda ckpt_seq, claim, marks: (ckpt_seq, claim)
+
+
 def _ops(ops: str, seed: int, regime: str = "tiny", **fields: Any) -> Ops:
     return Ops(seed, tuple(ops.split()), tuple(sorted(fields.items())), regime)
 
@@ -762,6 +797,16 @@ MUTANTS: tuple[EngineMutant, ...] = (
          deletes, "_said", _bound_untold, _ops("append_batch delete_before append_fsync", 0)),
     _bug("a rewritten file is renamed before it is synced [S-281]",
          SegmentFiles, "_replace", _never_durable, _ops("append_batch checkpoint", 0)),
+    _bug("an attach mark does not wait for the records of its segments to be synced [S-288]",
+         stamping._Segment, "seal", _stamped_unsynced, _ops("attach", 0), _ops("attach", 1)),
+    _bug("an attach mark does not wait for the names of its segments to be durable [S-288]",
+         attaching, "arrange", _names_unsure, _ops("attach", 0), _ops("attach", 1)),
+    _bug("a start leaves the segments of an attach mark in staging [S-289]",
+         attaching, "finish", _nothing, _ops("attach", 0), _ops("attach", 1)),
+    _bug("an attach mark does not move the end of its topic [S-240]",
+         attaching, "reached", _not_reached, _ops("attach", 0), _ops("attach append_fsync", 1)),
+    _bug("the pair of an attach mark is not replayed [A-19]",
+         Recovery, "_attached", _nothing, *(_ops("attach", seed, wal_shards=3) for seed in range(4))),
 )
 # fmt: on
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
+from topics.engine.txn import AttachMode
 from topics.errors import (
     CallerError,
     DataDirInUse,
@@ -146,6 +147,8 @@ MORE = (
     "stage",
     "commit",
     "commit",
+    "attach",
+    "attach",
     "abort",
 )
 """Further operations of the random runs."""
@@ -1563,7 +1566,7 @@ class EngineDriver(DiskDriver):
             flow.unsure.difference_update(chosen.values())
             flow.deleted.update(chosen.values())
 
-    def _plan(self) -> Plan:
+    def _plan(self, attach: AttachMode | None = None) -> Plan:
         """The next version: a few chunks for a few topics, in two parts."""
         rng = self.rng
         names = ["fsync", "disk", "memory", "eph", "capped", "reject", "jobs", txnmodel.MADE]
@@ -1579,8 +1582,9 @@ class EngineDriver(DiskDriver):
         self.txns.versions += rng.choice((1, 1, 3))
         cut = rng.randrange(len(chunks) + 1)
         parts = {"q": tuple(chunks[:cut]), "p": tuple(chunks[cut:])}
-        attach = rng.choice(("auto", "never", "always", "always"))
-        return Plan(self.txns.versions, {part: taken for part, taken in parts.items() if taken}, attach)
+        modes: tuple[AttachMode, ...] = ("auto", "never", "always") if attach is None else (attach,)
+        how = rng.choice(modes)
+        return Plan(self.txns.versions, {part: taken for part, taken in parts.items() if taken}, how)
 
     def _has_old_clock(self, name: str) -> bool:
         """Whether nobody knows what age has taken there: then nobody knows either whether there is room."""
@@ -1603,6 +1607,12 @@ class EngineDriver(DiskDriver):
         done = plan is not None and plan.version <= (self.txns.committed or 0)
         if plan is None or (done and self.rng.random() < 0.7) or (not done and self.rng.random() < 0.2):
             plan = self._plan()
+        if not any(self._has_old_clock(name) for name in plan.rows):
+            txnmodel.commit(self.session, self.txns, plan)
+
+    def _op_attach(self) -> None:
+        """A new version, brought to its topics as segments [TXN-8]."""
+        plan = self._plan("always")
         if not any(self._has_old_clock(name) for name in plan.rows):
             txnmodel.commit(self.session, self.txns, plan)
 
@@ -1742,20 +1752,8 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "full": ({}, ("append_fsync", "full_disk", "append_disk", "tick")),
     "commits": ({}, ("commit", "commit", "abort")),
-    "attached": (
-        {"txn_wal_bytes": 1},
-        (
-            "append_fsync",
-            "commit",
-            "append_disk",
-            "commit",
-            "checkpoint",
-            "commit",
-            "append_fsync",
-            "kill_reopen",
-            "commit",
-        ),
-    ),
+    "attached": ({}, ("append_fsync", "attach", "append_fsync")),
+    "attached twice": ({"wal_shards": 3}, ("attach", "kill_reopen")),
     "committed": ({"wal_shards": 3}, ("stage", "commit", "kill_reopen", "commit")),
     "routers": ({}, ("route", "append_source", "checkpoint", "append_source", "append_mixed", "append_source")),
     "copies": ({}, ("route", "append_source", "delete_copies", "append_mixed", "kill_reopen", "append_source", "tick")),

@@ -182,7 +182,7 @@ def test_a_restart_drops_all_staging(stop: str) -> None:
         ("version", [-1, 2**64, True, "1", 1.0, None]),
         ("part", ["", "x" * 129, "a/b", "a b", "é", None, 3, "a\n"]),
         ("chunk", [-1, 2**32, True, "0", None]),
-        ("topic", ["", "-x", "$loss", "a b", None, "x" * 300]),
+        ("topic", ["", "-x", "$other", "a b", None, "x" * 300]),
     ],
 )
 def test_a_place_that_is_none_is_refused(store: kit.Store, what: str, values: list[Any]) -> None:

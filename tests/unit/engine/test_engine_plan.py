@@ -500,3 +500,32 @@ def test_the_65th_pin_is_refused() -> None:
     engine.plan(kit.TOPIC)
     store.pass_time(1001)
     assert engine.plan(kit.TOPIC, pin_ms=1000).pin is not None
+
+
+def test_a_pinned_snapshot_waits_for_marks_of_a_segment_in_other_hands() -> None:
+    """A-15, S-158: files and snapshot are one state; what was deleted before the call is deleted in them."""
+    store = rewriting()
+    engine = store.engine
+    segments = engine.core.names[kit.TOPIC].index.segments
+    assert segments is not None
+    one = segments.segments[0]
+    engine.delete(kit.TOPIC, seqs=[5])
+    one.busy = True
+    taken: list[str] = []
+
+    def over(call: tuple[str, str, object]) -> None:
+        """The rewrite, or whoever had the segment, is done while the first snapshot is written."""
+        if call[:2] == ("point", "snap.after_rename"):
+            taken.append(call[1])
+            one.busy = False
+
+    store.sim.before = over
+    found = pinned_checkpoint(store)
+    store.sim.before = None
+    assert len(taken) == 2
+    assert len(one.pending) == 0
+    assert engine.core.pins.snapshots() == {found.result.snapshot}
+    view = StoreView(store.fs, kit.PATH).topic(kit.TOPIC)
+    assert view is not None
+    seqs = [seq for part in view.scan() if isinstance(part, Batch) for seq in part.seqs.tolist()]
+    assert 5 not in seqs

@@ -84,7 +84,7 @@ def test_a_stopped_store_is_copied_and_restored_and_the_doctor_finds_nothing(
     """S-319: status 0; a second backup copies nothing."""
     made = topics("backup", "--path", store, tmp_path / "bk")
     assert (made.status, made.err) == (0, "")
-    assert "1 topics, 3 segments" in made.out
+    assert "2 topics, 4 segments" in made.out, "with $deletes"
     again = topics("backup", "--path", store, tmp_path / "bk", "--json")
     assert again.json["ok"] is True
     assert (again.json["number"], again.json["copied_segments"], again.json["copied_bytes"]) == (1, 0, 0)
@@ -103,7 +103,7 @@ def test_a_store_without_a_name_is_the_one_of_the_settings(
 ) -> None:
     """U-11"""
     monkeypatch.setenv("TOPICS_DATA_DIR", str(store))
-    assert topics("backup", tmp_path / "bk", "--json").json["topics"] == 1
+    assert topics("backup", tmp_path / "bk", "--json").json["topics"] == 2
 
 
 def test_a_running_server_is_copied_while_it_runs(topics: Run, server: Running, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ TOPICS_SHOWN = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DATA_DIR", nargs="?", help="the store; default: TOPICS_DATA_DIR")
-    parser.add_argument("--cold", metavar="DIR", help="folder of the cold tier, if it is not where the snapshot says")
+    parser.add_argument("--cold", metavar="DIR", help="cold tier, folder or URL, if it is not where the snapshot says")
     parser.add_argument(
         "--salvage", action="store_true", help="mend a damaged log: copies first, tells readers what is lost"
     )

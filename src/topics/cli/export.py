@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--path", metavar="DIR", help="a store's data directory")
     where.add_argument("--url", help="a running server")
     parser.add_argument("--api-key-file", metavar="FILE", help="the key for --url, - reads it from stdin")
-    parser.add_argument("--cold", metavar="DIR", help="folder of the cold tier, if it is not where the snapshot says")
+    parser.add_argument("--cold", metavar="DIR", help="cold tier, folder or URL, if it is not where the snapshot says")
     parser.add_argument("--yes", action="store_true", help="replace FILE if it exists")
 
 

@@ -27,8 +27,8 @@ from topics.storage.findings import Area, Collector, Finding, Severity, worst_of
 from topics.storage.inspect_topic import Expected, check_topic
 from topics.storage.inspect_wal import Logged, check_groups, note_other, read_if_there
 from topics.storage.reindex import Range
-from topics.storage.tiers.reading import ColdUnavailable
-from topics.storage.view import cold_folder, read_store_id
+from topics.storage.tiers.reading import ColdTier
+from topics.storage.view import read_store_id
 
 _STORE_DIRS = (paths.META_DIR, paths.WAL_DIR, paths.TOPICS_DIR)
 
@@ -230,7 +230,8 @@ class _Examination:
             if id not in items and id >= known_below:
                 items[id] = None
         ckpt = newest.header.ckpt if newest is not None else 0
-        cold = self._cold_path()
+        named = self._cold if self._cold is not None else newest.header.cold if newest is not None else None
+        cold = ColdTier(self._fs, named, self._store)
         return {
             id: _expected_of(id, item, logged, ckpt, cold, self._waiting(logged.attached.get(id, ())))
             for id, item in sorted(items.items())
@@ -247,14 +248,6 @@ class _Examination:
             rows = [row for row in mark.segments if row.first in firsts]
             found += [Range(row.first, row.first + row.count - 1) for row in rows]
         return tuple(found)
-
-    def _cold_path(self) -> str | None:
-        """The folder of the cold tier, None where it cannot be looked at."""
-        root = self._cold if self._cold is not None else self._valid[0].header.cold if self._valid else None
-        try:
-            return cold_folder(self._fs, root, self._store)
-        except ColdUnavailable:
-            return None
 
     def _others(self, known: dict[int, Expected], logged: Logged) -> list[Area]:
         """What else lies in `topics/`."""
@@ -273,7 +266,7 @@ class _Examination:
 
 
 def _expected_of(
-    id: int, item: TopicItem | None, logged: Logged, ckpt: int, cold: str | None, waiting: tuple[Range, ...]
+    id: int, item: TopicItem | None, logged: Logged, ckpt: int, cold: ColdTier, waiting: tuple[Range, ...]
 ) -> Expected:
     number, mark = logged.claims.get(id, (-1, None))
     if mark is not None and number < ckpt:

@@ -36,6 +36,7 @@ from topics.storage.inspect_wal import note_other, read_if_there
 from topics.storage.reindex import Entries, Range, data_end, find_frames, live_of, ranges_of, reindex, stats
 from topics.storage.segfile import Present, SegmentFiles, entries_in, footer_hash
 from topics.storage.tags import tags_at
+from topics.storage.tiers.reading import ColdTier, ColdUnavailable
 from topics.storage.view import chunks
 
 SHOWN_MAX = 8
@@ -59,8 +60,7 @@ class Expected(NamedTuple):
     """Seqs of attached segments that the next start moves in [S-289]."""
     in_log: Callable[[Range], bool]
     """Whether the log has records of all these seqs."""
-    cold: str | None
-    """Folder of the cold tier, None if it cannot be looked at."""
+    cold: ColdTier
 
 
 def check_topic(fs: Fs, path: str, expected: Expected, *, in_use: bool, looked: Callable[[int], None]) -> Area:
@@ -288,14 +288,14 @@ class _Topic:
             code = "segment_refillable" if self._in_log(live, first) else "data_missing"
             found.add(code, where, _seqs(live, first))
             return None
-        if self._expected.cold is None:
-            found.add("cold_unchecked", where, f"{int(live.sum())} records")
-            return None
         try:
-            return files.fs.open(f"{self._expected.cold}/{where}", "r")
-        except FileNotFoundError:
-            found.add("cold_missing", where, _seqs(live, first))
+            data = self._expected.cold.open(self._expected.id, first, generation)
+        except ColdUnavailable as error:
+            found.add("cold_unchecked", where, f"{int(live.sum())} records: {error}")
             return None
+        if data is None:
+            found.add("cold_missing", where, _seqs(live, first))
+        return data
 
     def _in_log(self, live: npt.NDArray[np.bool_], first: int) -> bool:
         """Whether the log still has every live record of a segment that is lost as a whole [S-250]."""

@@ -39,7 +39,7 @@ from topics.fs import File, Fs, close_quietly, pread_all
 from topics.storage.reindex import DAMAGE, Entries, find_frames, live_of, reindex, stats
 from topics.storage.segfile import SegmentFiles, entries_in
 from topics.storage.snapshot import LISTINGS_MAX, SnapshotStore
-from topics.storage.tiers.reading import ColdTier, ColdUnavailable, check_folder
+from topics.storage.tiers.reading import ColdTier
 
 BATCH_BYTES: Final = 4 << 20
 """Bytes of `.data` that one batch spans, unless a single frame is larger."""
@@ -197,17 +197,6 @@ def read_store_id(fs: Fs, path: str) -> str | None:
     raw = _read(fs, f"{path}/{paths.META_DIR}/{paths.STORE_FILE}")
     text = (raw or b"").decode("ascii", "replace")
     return text[:-1] if len(text) == 33 and text[-1] == "\n" and _HEX.issuperset(text[:-1]) else None
-
-
-def cold_folder(fs: Fs, root: str | None, store: str | None) -> str:
-    """The folder that a cold root names; `ColdUnavailable` if it is none, or another store's [S-346]."""
-    if root is None:
-        raise ColdUnavailable("a segment is in the cold tier and the snapshot names none")
-    folder = root.removeprefix("file://")
-    if "://" in folder:
-        raise ColdUnavailable(f"the cold tier {folder} is not a folder")
-    check_folder(fs, folder, store)
-    return folder
 
 
 class _Pair(NamedTuple):

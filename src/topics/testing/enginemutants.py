@@ -646,7 +646,7 @@ MUTANTS: tuple[EngineMutant, ...] = (
     _bug("names in the cold tier are not synced [S-300]",
          LocalFolderStore, "put", _put_unsynced, _ops("relocate", 0, **_COLD)),
     _bug("hot data goes although the stub is not on disk [S-316]",
-         Relocation, "settle", _stub_unsynced, _ops("relocate", 0, **_COLD)),
+         Relocation, "settle", _stub_unsynced, _ops("append_many snapshot append_fsync snapshot tick", 0, **_COLD)),
     _bug("a stub is replaced without its marks [S-315]",
          Cycle, "_replace_sealed", _cold_marks_forgotten,
          _ops("relocate relocate", 0, **_COLD), _ops("relocate relocate", 1, **_COLD)),

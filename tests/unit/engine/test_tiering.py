@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.engine import kit
+from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.errors import ColdStoreMismatch, StoreUnavailable
+from topics.fs import OsFs
 from topics.model import new
 from topics.storage.descriptor import Segment
+from topics.storage.inspect import inspect
 from topics.storage.tiers.folder import FolderRoot
 from topics.storage.tiers.store import SegmentId
+from topics.storage.view import Batch, StoreView
+from topics.testing import ManualClock
 
 DAY_MS = 86_400_000
 
@@ -493,3 +499,37 @@ def test_a_relocation_of_a_dropped_segment_leaves_no_object() -> None:
     store.engine.checkpoint(full=True)
     store.relocate()
     assert cold_files(store) == ["cold/.topics-store"]
+
+
+# -- readers of the directory ------------------------------------------------------------------------------------------
+
+
+def test_a_view_and_the_doctor_find_cold_records_in_an_object_store(tmp_path: Path) -> None:
+    """[S-346] Through the local stub and the root that the snapshot names; a missing object is told by its seqs."""
+    pytest.importorskip("obstore")
+    path = str(tmp_path / "store")
+    where = f"memory://{tmp_path.name}"
+    config = EngineConfig(segment_max_events=10, hot_retain_segments=0, cold_dir=where, wal_init_zero=False)
+    with Engine.open(path, config, clock=ManualClock()) as engine:
+        engine.put_topic("t", {"durability": "fsync"})
+        engine.append("t", [new(n) for n in range(1, 31)])
+        engine.checkpoint(full=True)
+        with engine._owner:
+            engine._relocator.tick()
+        assert cold_of(engine, "t") == [True, True, True]
+        assert kit.everything(engine, "t").values == list(range(1, 31))
+        root, id = engine.core.cold.root, engine.core.names["t"].id
+        engine.checkpoint(full=True)
+        assert root is not None
+        view = StoreView(OsFs(), path)
+        assert view.header is not None
+        assert view.header.cold == where
+        topic = view.topic("t")
+        assert topic is not None
+        rows = [seq for piece in topic.scan() if isinstance(piece, Batch) for seq in piece.seqs.tolist()]
+        assert rows == list(range(1, 31))
+        report = inspect(OsFs(), path, in_use=True)
+        assert [one.code for one in report.findings if one.severity != "note"] == []
+        root.topic(id).delete(SegmentId(11))
+        missing = [one for one in inspect(OsFs(), path, in_use=True).findings if one.code == "cold_missing"]
+        assert ["11" in one.what and "20" in one.what for one in missing] == [True]

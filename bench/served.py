@@ -26,6 +26,7 @@ from typing import NamedTuple
 import uvloop
 
 from bench.measure import Sample, percentiles_us
+from bench.slowdisk import LateFs
 from topics import settings
 from topics.server import app, records, wire
 from topics.server.exchange import Exchange
@@ -47,7 +48,7 @@ class Target(NamedTuple):
 
 @contextmanager
 def served(dir: Path, kind: str = "write") -> Iterator[Target]:
-    """Our server in a process of its own: `write`, or `decode` for the baseline."""
+    """Our server in a process of its own: `write`, `decode` for the baseline, `cold` with a tier that answers late."""
     with started("bench.served", kind, str(dir)) as target:
         yield target
 
@@ -249,8 +250,21 @@ def _decode_and_answer(self: app.App, exchange: Exchange) -> None:
     exchange.reply(200, wire.timed(body, exchange.elapsed_ms(), b',"wal_append_ms":0.010,"fsync_ms":0.000'))
 
 
-async def _serve(dir: str) -> None:
-    server = Server(settings.parse({"TOPICS_PORT": "0"}), KeyRing())
+LATE_S = 0.1
+"""What a ranged read of the cold tier takes [B10]."""
+
+
+def _server(kind: str, dir: str) -> Server:
+    if kind != "cold":
+        return Server(settings.parse({"TOPICS_PORT": "0"}), KeyRing())
+    cold = f"{dir}-cold"
+    tier = {"TOPICS_COLD_DIR": cold, "TOPICS_HOT_RETAIN_SEGMENTS": "0", "TOPICS_COLD_CACHE_BYTES": "0"}
+    small = {"TOPICS_SEGMENT_MAX_EVENTS": "200", "TOPICS_CHECKPOINT_MS": "1000"}
+    return Server(settings.parse({"TOPICS_PORT": "0", **tier, **small}), KeyRing(), fs=LateFs(cold, LATE_S))
+
+
+async def _serve(kind: str, dir: str) -> None:
+    server = _server(kind, dir)
     _, port = await server.listen()
     await server.recover(dir)
     # As the product's own process does.
@@ -267,7 +281,7 @@ def main(kind: str, dir: str) -> None:
     """Serve until SIGTERM."""
     if kind == "decode":
         app.App.execute = _decode_and_answer  # type: ignore[method-assign]
-    uvloop.run(_serve(dir))
+    uvloop.run(_serve(kind, dir))
 
 
 if __name__ == "__main__":

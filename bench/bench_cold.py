@@ -1,0 +1,110 @@
+"""B10: do reads of a slow cold tier make writers and live watchers wait?
+
+Measured: 200 writes a second of 1 KiB, class `fsync`, and 20 SSE streams at the head; the time from sending a write to
+its answer, and to receiving the whole frame. First alone, then beside eight readers that page through another topic
+whose segments are all in a cold tier where each ranged read takes 100 ms, without a cache: four of them are under way
+all the time. Both p99 may be 1.15 times those of the writes alone.
+
+Checked: every page of the old topic is whole, in order and was fetched from the tier; every watcher receives every
+frame. Not measured: a tier over a network, moving segments meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bench import fanout, served
+from bench.bench_delivery import PAYLOAD, paced
+from bench.bench_sse import frame_size
+from bench.measure import Arm, Figure, Group, Sample, percentiles_us
+
+WATCHERS = 20
+READERS = 8
+OLD = "/v0/topics/old"
+RECORDS = 4_000
+PAGE = 200
+PUT = (b"POST", b"PUT", 1)
+
+
+def groups(quick: bool) -> list[Group]:
+    """The comparison of this file."""
+    writes = 100 if quick else 600
+    arms = [
+        Arm("alone", lambda dir: uvloop.run(_written(dir, writes, reads=False))),
+        Arm("beside cold reads", lambda dir: uvloop.run(_written(dir, writes, reads=True))),
+    ]
+    figures = [
+        Figure("p99 of writes", "beside cold reads", "alone", "time", 1.15, "p99_us"),
+        Figure("p99 of deliveries", "beside cold reads", "alone", "time", 1.15, "live_p99_us"),
+        Figure("p50 of writes", "beside cold reads", "alone", "time", None, "p50_us"),
+        Figure("p50 of deliveries", "beside cold reads", "alone", "time", None, "live_p50_us"),
+        Figure("cold records read meanwhile", "beside cold reads", None, "rate", None, "cold_records"),
+    ]
+    return [Group("cold reads", "write", arms, figures)]
+
+
+async def _written(dir: Path, writes: int, *, reads: bool) -> Sample:
+    with served.served(dir / "store", "cold") as target:
+        one = await fanout.writer(target)
+        await _fill(one)
+        path = f"/v0/topics/{served.TOPIC}"
+        await one.write(served.post(path, b'{"durability":"fsync"}').replace(*PUT))
+        request = served.post(f"{path}?return_seqs=false", b'{"records":[%b]}' % PAYLOAD)
+        watch = await fanout.watch_topic(target, one, WATCHERS)
+        size = await frame_size(watch, one, request)
+        watch.latencies.clear()
+        took: list[int] = []
+
+        async def write() -> None:
+            done = watch.begin(size)
+            began_ns = time.perf_counter_ns()
+            await one.write(request)
+            took.append(time.perf_counter_ns() - began_ns)
+            await done
+
+        stopping = asyncio.Event()
+        readers = [asyncio.create_task(_read(target, number, stopping)) for number in range(READERS if reads else 0)]
+        cpu_s, began = served.cpu_of(target.pid), time.perf_counter()
+        await paced(write, writes)
+        wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
+        stopping.set()
+        cold = sum(await asyncio.gather(*readers))
+        watch.close()
+    live = {f"live_{name}": value for name, value in percentiles_us(watch.latencies).items()}
+    return Sample(writes, wall_s, cpu_s, {**percentiles_us(took), **live, "cold_records": float(cold)})
+
+
+async def _fill(one: fanout.Writer) -> None:
+    """Records of the old topic, and the wait until all but its last segment are cold."""
+    body = b'{"records":[%b]}' % b",".join([PAYLOAD] * PAGE)
+    for _ in range(RECORDS // PAGE):
+        await one.write(served.post(f"{OLD}?return_seqs=false", body))
+    await one.write(served.post("/v0/checkpoint", b""))
+    while True:
+        plan = _json(await one.write(f"GET {OLD}/segments HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()))
+        if sum(found["tier"] == "cold" for found in plan["segments"]) >= RECORDS // PAGE - 1:
+            return
+        await asyncio.sleep(0.2)
+
+
+async def _read(target: served.Target, number: int, stopping: asyncio.Event) -> int:
+    """Page through the old topic again and again; how many records came from the tier."""
+    one, cursor, cold = await fanout.writer(target), number * PAGE, 0
+    while not stopping.is_set():
+        page = _json(await one.write(served.post(f"{OLD}/diff", json.dumps({"from_seq": cursor}).encode())))
+        seqs = [record["$seq"] for record in page["records"]]
+        assert seqs == list(range(cursor + 1, cursor + 1 + len(seqs))), "a page is not whole"
+        cold += page["performance"].get("cold_segments_read", 0)
+        cursor = page["next_from_seq"] if page["next_from_seq"] < RECORDS - 2 * PAGE else 0
+    assert cold, "nothing was read from the tier"
+    return cold
+
+
+def _json(answer: bytes) -> Any:
+    return json.loads(answer[answer.index(b"\r\n\r\n") :])

@@ -481,11 +481,11 @@ class Index:
                     found[run.first - first + position] = stored
         return found
 
-    def project(self, run: Run, low: int, high: int, wanted: Projection) -> list[bytes] | None:
+    def project(self, run: Run, low: int, high: int, wanted: Projection, cold: ColdRead) -> list[bytes] | None:
         """Live records at the positions from `low` to below `high` as JSON; None: fetch them one by one."""
         if isinstance(run.source, Segment):
             assert self.segments is not None
-            return self.segments.reader.project(run.source, run.first + low, run.entries[low:high], wanted)
+            return self.segments.reader.project(run.source, run.first + low, run.entries[low:high], wanted, cold)
         if run.source is not None or self._recent is None:
             return None
         return _rendered(self._recent.run(self.topic_id, run.first + low, high - low), wanted)

@@ -28,7 +28,7 @@ from topics.model import Gap, GapReason, Limits, ReadResult, Record, TopicState,
 from topics.storage.descriptor import Segment
 from topics.storage.segread import Absent
 from topics.storage.tail import DeadRun
-from topics.storage.tiers.blocks import BLOCKS_PER_CALL, ColdRead, NeedsBlocks, blocks_of
+from topics.storage.tiers.blocks import BLOCKS_PER_CALL, ColdRead, NeedsBlocks, Place, Wanted, blocks_of
 
 EXAMINED_MAX: Final = 10_000
 """A walk may end after so many seqs [RD-4]."""
@@ -213,9 +213,9 @@ def walk(
     reader = _Walk(topic, query, from_seq, tombstone, wanted, head, cold)
     try:
         reader.run()
-    except NeedsBlocks:
+    except NeedsBlocks as needed:
         if not reader.is_enough():
-            raise
+            raise NeedsBlocks(reader.ahead(needed.wanted)) from needed
     scanned = reader.cursor - from_seq
     return ReadResult(reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone, scanned, cold.records)
 
@@ -273,6 +273,27 @@ class _Walk:
             raise self._cold.failed
         return found and (self._cold.failed is not None or self._cold.is_large)
 
+    def ahead(self, needed: Sequence[Wanted]) -> list[Wanted]:
+        """What else of the cold tier this read will need: all of it is fetched at once."""
+        wanted, left, budget = dict.fromkeys(needed), self._limit - len(self.records), self._budget - self._bytes
+        for piece in self._topic.index.walk(self.cursor + 1, self._head, self._limit + AHEAD):
+            if isinstance(piece, DeadRun):
+                continue
+            source = piece.source
+            if not isinstance(source, Segment) or not source.cold or left <= 0 or budget <= 0:
+                break
+            chosen = piece.entries[_kinds(piece) == _LIVE][:left]
+            sizes = chosen["len"].astype(np.int64)
+            chosen = chosen[: int(np.searchsorted(sizes.cumsum(), budget)) + 1]
+            left, budget = left - len(chosen), budget - int(sizes.sum())
+            spans = zip(chosen["offset"].tolist(), chosen["len"].tolist(), strict=True)
+            numbers = dict.fromkeys(n for offset, size in spans for n in blocks_of(offset, size))
+            place = Place(self._topic.id, source.first, source.generation)
+            wanted.update(dict.fromkeys(self._cold.missing(place, source.data_len, numbers)))
+            if len(wanted) >= BLOCKS_PER_CALL:
+                break
+        return list(wanted)[: max(BLOCKS_PER_CALL, len(needed))]
+
     def _pass(self, run: DeadRun) -> bool:
         """Go over a long run of dead seqs; False ends the walk."""
         if run.reason and not self._tell(run.first, run.last, run.reason):
@@ -329,14 +350,14 @@ class _Walk:
                 at = behind
                 continue
             chosen = self._choose(listed, sizes, at, n)
+            if isinstance(run.source, Segment) and run.source.cold:
+                chosen = _few_blocks(run, chosen)
             taken = self._take_run(run, chosen, sizes)
             if taken:
                 if len(self.records) >= self._limit:
                     return False
                 at += taken
                 continue
-            if isinstance(run.source, Segment) and run.source.cold:
-                chosen = _few_blocks(run, chosen)
             fetched = self._topic.index.fetch(run, chosen, self._cold)
             if self._take_all(run.first + at, fetched, sizes[at : at + len(chosen)]):
                 if len(self.records) >= self._limit:
@@ -377,7 +398,7 @@ class _Walk:
             size = sum(sizes[chosen[0] : chosen[-1] + 1]) if chosen else 0
         if not chosen or self._bytes + size > self._budget:
             return 0
-        pieces = self._topic.index.project(run, chosen[0], chosen[-1] + 1, self._wanted)
+        pieces = self._topic.index.project(run, chosen[0], chosen[-1] + 1, self._wanted, self._cold)
         if pieces is None:
             return 0
         self._bytes += size

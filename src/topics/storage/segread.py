@@ -157,15 +157,41 @@ class SegmentReader:
         offsets, sizes = chosen["offset"][live].tolist(), chosen["len"][live].tolist()
         return live, list(zip(seqs[live].tolist(), offsets, sizes, strict=True))
 
-    def project(self, segment: Segment, first: int, entries: Entries, wanted: Projection) -> list[bytes] | None:
+    def project(
+        self, segment: Segment, first: int, entries: Entries, wanted: Projection, cold: ColdRead
+    ) -> list[bytes] | None:
         """Live records in a row as JSON, each verified; None: `frames` has to look closer [S-173]."""
-        if not segment.sealed or segment.cold or not segment.has_data:
+        if segment.cold:
+            return self._cold_project(segment, first, entries, wanted, cold)
+        if not segment.sealed or not segment.has_data:
             return None
         lease = self._lease_data(self.files.path(segment.first, "data", segment.generation), segment)
         if lease is None:
             return None
         with lease:
             return project.run_of_segment(lease.buffer, entries, first, self.files.mask, wanted)
+
+    def _cold_project(
+        self, segment: Segment, first: int, entries: Entries, wanted: Projection, cold: ColdRead
+    ) -> list[bytes] | None:
+        """The same out of blocks in memory."""
+        place = Place(self.files.topic_id, segment.first, segment.generation)
+        start, end = int(entries["offset"][0]), int(entries["offset"][-1]) + int(entries["len"][-1])
+        if place in cold.absent or end <= start or end - start > SPAN_BYTES_MAX:
+            return None
+        piece = cold.span(place, segment.data_len, start, end)
+        if isinstance(piece, list):
+            raise NeedsBlocks(piece)
+        data, base = piece
+        moved = entries.copy()
+        moved["offset"] -= np.uint32(base)
+        made = project.run_of_segment(data, moved, first, self.files.mask, wanted)
+        if made is not None:
+            cold.records += sum(
+                cold.is_fetched(place, at, at + n)
+                for at, n in zip(entries["offset"].tolist(), entries["len"].tolist(), strict=True)
+            )
+        return made
 
     def active_tags(self, active: Segment) -> dict[bytes, array[int]]:
         """Tags and seqs of the active segment."""

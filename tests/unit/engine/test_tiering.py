@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.engine import kit
+from topics.codec.project import Projection
+from topics.engine import read as reading
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.errors import ColdStoreMismatch, StoreUnavailable
@@ -533,3 +536,25 @@ def test_a_view_and_the_doctor_find_cold_records_in_an_object_store(tmp_path: Pa
         root.topic(id).delete(SegmentId(11))
         missing = [one for one in inspect(OsFs(), path, in_use=True).findings if one.code == "cold_missing"]
         assert ["11" in one.what and "20" in one.what for one in missing] == [True]
+
+
+@pytest.mark.parametrize("limit", [1, 4, 7, 1000])
+def test_pages_as_json_are_those_of_records_and_need_one_round_of_fetching(limit: int) -> None:
+    """[A-13, S-321] All blocks of a page are asked for at once; damage is told alike."""
+    store = store_of(20, cold_cache_bytes=0)
+    store.sim.flip_bit(cold_files(store, ".data")[2], 30, 3)
+    core = store.engine.core
+    cursor = 0
+    while True:
+        query = reading.Query.parse(kit.TOPIC, cursor, None, limit, 0, None, 0, core.limits)
+        plain = store.engine.read(kit.TOPIC, cursor, limit=limit)
+        before = core.cold.reads
+        made = store.engine._call(lambda done, query=query: reading.read(core, query, done, Projection()))
+        assert [json.loads(one)["$seq"] for one in made.records] == kit.seqs(plain)
+        assert [json.loads(one)["data"] for one in made.records] == kit.values(plain)
+        assert made.tombstone == plain.tombstone
+        assert (made.next_from_seq, made.cold_segments_read) == (plain.next_from_seq, plain.cold_segments_read)
+        assert core.cold.reads - before <= 7
+        if plain.caught_up:
+            break
+        cursor = plain.next_from_seq

@@ -125,6 +125,10 @@ class ColdRead:
             return missing
         return b"".join(one for one in found if one is not None), numbers[0] * BLOCK_BYTES
 
+    def missing(self, place: Place, data_len: int, numbers: Iterable[int]) -> list[Wanted]:
+        """Those of a segment's blocks that are not in memory."""
+        return [_wanted(place, data_len, n) for n in numbers if self._block(BlockKey(place, n)) is None]
+
     def _block(self, key: BlockKey) -> bytes | None:
         return self.blocks.get(key) or self._cache.get(key)
 

@@ -161,10 +161,10 @@ class Ledger:
 class Served:
     """The operations over HTTP: the answer, or code and detail of the error."""
 
-    def __init__(self, client: httpx.Client, clock: ManualClock, ledger: Ledger) -> None:
+    def __init__(self, client: httpx.Client, clock: ManualClock, ledger: Ledger | None = None) -> None:
         self._client = client
         self._clock = clock
-        self._ledger = ledger
+        self._ledger = ledger or Ledger()
 
     def do(self, op: Op, name: str) -> Any:
         path = f"/v0/topics/{name}"
@@ -219,10 +219,10 @@ class Served:
 class Embedded:
     """The same with the engine, answered in the shapes of HTTP."""
 
-    def __init__(self, engine: Engine, clock: ManualClock, ledger: Ledger) -> None:
+    def __init__(self, engine: Engine, clock: ManualClock, ledger: Ledger | None = None) -> None:
         self._engine = engine
         self._clock = clock
-        self._ledger = ledger
+        self._ledger = ledger or Ledger()
 
     def do(self, op: Op, name: str) -> Any:
         try:

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from topics.codec import control, frame
 from topics.codec import segment as codec
-from topics.engine import checkpoint, deletes, lifecycle, queue, reclaim, recover, rederive, relocate, retention
+from topics.engine import checkpoint, deletes, lifecycle, queue, reclaim, recover, rederive, relocate, retention, txn
 from topics.engine import delete as deleting
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.core import Core
@@ -35,10 +35,11 @@ from topics.engine.rederive import RouterReplay
 from topics.engine.reserve import Reservation
 from topics.engine.router import Edge
 from topics.engine.settle import ReadyMark
+from topics.engine.share import Share
 from topics.engine.topic import Topic as EngineTopic
 from topics.fs import File
 from topics.storage import attach as attaching
-from topics.storage import cycle
+from topics.storage import cycle, staging
 from topics.storage import reclaim as rewriting
 from topics.storage import stamp as stamping
 from topics.storage.cycle import Cycle
@@ -627,6 +628,41 @@ def _not_reached(right: Any) -> Any:
     return lambda ckpt_seq, claim, marks: (ckpt_seq, claim)
 
 
+# -- staged commits ----------------------------------------------------------------------------------------------------
+
+
+def _unchained(right: Any) -> Any:
+    return lambda self, now, *, more: right(self, now, more=False)
+
+
+def _version_not_replayed(right: Any) -> Any:
+    return lambda self, id, body, ts: right(self, id, body, ts) if id else None
+
+
+def _no_versions(right: Any) -> Any:
+    return lambda self: iter(())
+
+
+def _zero_first(right: Any) -> Any:
+    def wrong(self: txn._Committing, shards: Any) -> Any:
+        *others, zero = right(self, shards)
+        return [zero, *others] if zero[1] else [*others, zero]
+
+    return wrong
+
+
+def _never_there(right: Any) -> Any:
+    return lambda self, topic: False
+
+
+def _parts_by_name(right: Any) -> Any:
+    return lambda parts: right(sorted(parts, key=lambda part: part.name))
+
+
+def _pairs_not_replayed(right: Any) -> Any:
+    return lambda self, id, body, ts: right(self, id, body, ts) if not id else None
+
+
 def _ops(ops: str, seed: int, regime: str = "tiny", **fields: Any) -> Ops:
     return Ops(seed, tuple(ops.split()), tuple(sorted(fields.items())), regime)
 
@@ -795,6 +831,20 @@ MUTANTS: tuple[EngineMutant, ...] = (
          deleting, "_log", _acks_numbered, _ops("append_jobs claim ack tick append_fsync", 0)),
     _bug("a delete is told with another bound [A-20]",
          deletes, "_said", _bound_untold, _ops("append_batch delete_before append_fsync", 0)),
+    _bug("the topics of a commit are submissions of their own [S-287]",
+         Share, "chain", _unchained, _ops("commit commit", 0)),
+    _bug("committed versions of the log are forgotten by a restart [A-19]",
+         Recovery, "_dedupe", _version_not_replayed, _ops("commit", 0)),
+    _bug("a snapshot forgets committed versions [S-287]",
+         Producers, "writers", _no_versions, _ops("commit checkpoint append_fsync checkpoint append_fsync", 0)),
+    _bug("the group of shard 0 goes first [TXN-6]",
+         txn._Committing, "_by_group", _zero_first, _ops("commit commit", 2, wal_shards=3)),
+    _bug("a commit that was cut between groups is repeated in all of them [TXN-6]",
+         txn._Committing, "_is_there", _never_there, _ops("commit commit", 2, wal_shards=3)),
+    _bug("pairs of topics are forgotten by a restart [A-19]",
+         Recovery, "_dedupe", _pairs_not_replayed, _ops("commit commit", 2, wal_shards=3)),
+    _bug("parts are committed in another order than they are named [TXN-6]",
+         staging, "rows", _parts_by_name, _ops("commit", 1)),
     _bug("a rewritten file is renamed before it is synced [S-281]",
          SegmentFiles, "_replace", _never_durable, _ops("append_batch checkpoint", 0)),
     _bug("an attach mark does not wait for the records of its segments to be synced [S-288]",

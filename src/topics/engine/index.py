@@ -14,7 +14,7 @@ Marks are known here, floors are not: callers ask from the first seq that floors
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -181,6 +181,16 @@ class Index:
         first = self.tail.end + 1
         self.tail.extend(entries, locations)
         self._tags.add(first, tags)
+
+    def take(self, ready: Tail, base: int, tags: Iterable[tuple[int, Sequence[bytes | None]]]) -> None:
+        """Add logged records behind the log's end that were made ready before; their tags follow with `tag_some`."""
+        self.tail.take(ready, base)
+        for first, some in tags:
+            self._tags.add_later(first, some)
+
+    def tag_some(self, most: int) -> bool:
+        """Find a few more records by tag; whether others are due. Who asks by tag finds all of them anyhow."""
+        return self._tags.catch_up(most)
 
     def extend_in_memory(
         self, first: int, entries: bytes, offsets: Sequence[int], tags: Sequence[str | None], frames: bytes

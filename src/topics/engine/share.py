@@ -1,8 +1,8 @@
 """What a staged commit brings to one topic through the WAL: its frames, and the ticket that publishes them [S-287].
 
-    frame     chunks become WAL frames and index entries in slices, before anything of the topic changes [P-10]
+    frame     chunks become WAL frames, and a piece of the index, in slices, before anything of the topic changes [P-10]
     chain     HeadWatermark, copies of routers, the Appends, the router mark, Dedupe: in one stretch with `stage`
-    publish   as any write; a commit is just a large one
+    publish   as any write, but at once however many records there are: topics of a commit become visible together
 
 Owner only.
 """
@@ -13,41 +13,40 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from topics.codec import control, part
 from topics.engine.append import Staged, Write, let_go
 from topics.engine.core import Core, Outcome, control_frame
 from topics.engine.recent import TOPIC_RECORDS_MAX
 from topics.engine.records import NOTHING
-from topics.engine.topic import Appended, Lsn, Ticket, Topic
+from topics.engine.topic import Appended, Lsn, Taken, Ticket, Topic
 from topics.model import Producer
 from topics.storage.staging import Rows
+from topics.storage.tail import Tail
 
 STEP_RECORDS: Final = 64
 STEP_BYTES: Final = 64 << 10
 """What is framed in less than a tenth of a millisecond."""
-RUN_PIECES: Final = 128
-"""Steps whose records are applied in one call."""
+RUN_PIECES: Final = 16
+"""Steps whose records are put into the index in one call."""
+TAGS_AT_ONCE: Final = 512
 
 
 class _Run(NamedTuple):
     """Consecutive records, ready to be applied."""
 
     first: int
-    entries: bytes
-    offsets: npt.NDArray[np.uint64]
-    """Of their frames, behind the first frame of the share's Appends."""
     tags: Sequence[bytes | None]
     """Nothing where no record has one."""
-    accounted: int
     pieces: list[part.Framed]
 
 
 class Share(Staged):
     """The ticket of one topic's rows of a commit."""
 
-    __slots__ = ("_counted", "_envelopes", "_framed", "_runs", "_size", "frame_count", "is_attached", "rows")
+    __slots__ = (
+        "_counted", "_envelopes", "_framed", "_ready", "_runs", "_size", "frame_count", "is_attached", "rows",
+    )  # fmt: skip
 
     def __init__(
         self, core: Core, topic: Topic, rows: Rows, producer: Producer, ts: int, *, created: bool, done: Outcome
@@ -64,6 +63,8 @@ class Share(Staged):
         """Records that are framed."""
         self._framed: list[part.Framed] = []
         self._runs: list[_Run] = []
+        self._ready = Tail(self.seq_before)
+        """Their entries; locations count from the first frame of the share's Appends."""
         self._size = 0
         """Bytes of the frames of its records."""
         self._envelopes: list[bytes] = []
@@ -104,21 +105,11 @@ class Share(Staged):
         """Put what was framed together as far as the index wants it; frames stay in pieces."""
         pieces, self._framed = self._framed, []
         first = self.seq_before + self._counted - sum(len(one.offsets) for one in pieces)
-        offsets = []
         for one in pieces:
-            offsets.append(np.array(one.offsets, np.uint64) + np.uint64(self._size))
+            self._ready.extend(one.entries, np.array(one.offsets, np.uint64) + np.uint64(self._size))
             self._size += len(one.frames)
         tags = [tag for one in pieces for tag in one.tags]
-        self._runs.append(
-            _Run(
-                first,
-                b"".join([one.entries for one in pieces]),
-                np.concatenate(offsets),
-                tags if any(tag is not None for tag in tags) else (),
-                sum(one.accounted for one in pieces),
-                pieces,
-            )
-        )
+        self._runs.append(_Run(first, tags if any(tag is not None for tag in tags) else (), pieces))
 
     def envelopes(self) -> Iterable[bytes]:
         return self._envelopes
@@ -184,17 +175,20 @@ class Share(Staged):
     def _apply_logged(self, lsn: Lsn) -> None:
         core, topic = self._core, self.topic
         assert core.wal is not None
-        began = np.uint64(core.wal.location(lsn.group, lsn.file_no, lsn.offset + self.prefix_bytes))
+        began = core.wal.location(lsn.group, lsn.file_no, lsn.offset + self.prefix_bytes)
         for run in self._runs:
-            self._remember(run)
-            topic.apply(Appended(run.first, run.entries, run.offsets + began, run.tags, run.accounted, self.ts))
+            if self.last - run.first < TOPIC_RECORDS_MAX:
+                self._remember(run)
+        tags = [(run.first, run.tags) for run in self._runs if run.tags]
+        topic.apply(Taken(self._ready, began, tags, self.total, self.ts))
+        if tags:
+            _tag_soon(core, topic)
 
     def _remember(self, run: _Run) -> None:
         """The newest records stay in memory; those in front would be let go of at once."""
         seq = run.first
         for piece in run.pieces:
-            if self.last - seq < TOPIC_RECORDS_MAX:
-                self._core.recent.add(self.topic.id, seq, piece.frames, piece.offsets)
+            self._core.recent.add(self.topic.id, seq, piece.frames, piece.offsets)
             seq += len(piece.offsets)
 
     def _apply_in_memory(self) -> None:
@@ -207,6 +201,16 @@ class Share(Staged):
                 )
                 seq += len(piece.offsets)
                 at += len(piece.offsets)
+
+
+def _tag_soon(core: Core, topic: Topic) -> None:
+    """Have records found by tag, a few in each pass: until then a question by tag takes longer, and finds them too."""
+
+    def step() -> None:
+        if not topic.removed and topic.index.tag_some(TAGS_AT_ONCE):
+            core.owner.soon(step)
+
+    core.owner.soon(step)
 
 
 def _few(chunk: bytes, begins: list[int]) -> Iterator[list[int]]:

@@ -27,7 +27,7 @@ from topics.model import Durability, Selector, TopicConfig
 from topics.storage.descriptor import Claim, Segment
 from topics.storage.rebuild import NO_CLAIM
 from topics.storage.tags import SeqArray
-from topics.storage.tail import Locations
+from topics.storage.tail import Locations, Tail
 
 if TYPE_CHECKING:
     from topics.engine.queue import Claims
@@ -108,6 +108,18 @@ class Appended(NamedTuple):
     """Made by a router, in a topic whose records are logged: they stand in its tail [S-196]."""
 
 
+class Taken(NamedTuple):
+    """Logged records of a large commit, made ready ahead: applying them is quick, however many there are."""
+
+    tail: Tail
+    base: int
+    """Where their locations count from."""
+    tags: Sequence[tuple[int, Sequence[bytes | None]]]
+    """With the seq of the first of each run."""
+    accounted: int
+    ts: int
+
+
 class Attached(NamedTuple):
     """Records that came as sealed segments [S-288]."""
 
@@ -126,7 +138,7 @@ class Attached(NamedTuple):
         return self.first + self.records - 1
 
 
-Entry = Appended | Attached | control.Delete | control.EvictWatermark | control.ConfigUpdate | control.MarkRow
+Entry = Appended | Taken | Attached | control.Delete | control.EvictWatermark | control.ConfigUpdate | control.MarkRow
 
 
 class Totals:
@@ -315,6 +327,8 @@ class Topic:
         """Make a committed entry true. `at` is where it is logged, None for what is in memory only."""
         if isinstance(entry, Appended):
             self._append(entry)
+        elif isinstance(entry, Taken):
+            self._take(entry)
         elif isinstance(entry, Attached):
             self._attach(entry)
         elif isinstance(entry, control.Delete):
@@ -343,6 +357,18 @@ class Topic:
         last = entry.first + len(entry.locations) - 1
         if not self.recovering:
             self._add(len(entry.locations), entry.accounted)
+        self.last_ts = max(self.last_ts, entry.ts)
+        self.head = max(self.head, last)
+        self.next_seq = max(self.next_seq, last + 1)
+
+    def _take(self, entry: Taken) -> None:
+        tail, ready = self.index.tail, entry.tail
+        records, nbytes, last = ready.records, ready.nbytes, ready.end
+        assert ready.first == tail.end + 1, "the log has no gap that is not a Gap"
+        self.index.take(ready, entry.base, entry.tags)
+        self._totals.tail_records += records
+        self._totals.tail_bytes += nbytes
+        self._add(records, entry.accounted)
         self.last_ts = max(self.last_ts, entry.ts)
         self.head = max(self.head, last)
         self.next_seq = max(self.next_seq, last + 1)

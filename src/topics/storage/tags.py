@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -31,19 +32,44 @@ SeqArray = npt.NDArray[np.uint64]
 class TagIndex:
     """Tags of the records that are in no sealed segment. Invariant: every array ascends and none is empty."""
 
-    __slots__ = ("_ordered", "_seqs")
+    __slots__ = ("_due", "_ordered", "_seqs")
 
     def __init__(self) -> None:
         self._seqs: dict[bytes, array[int]] = {}
+        self._due: deque[tuple[int, Sequence[bytes | str | None]]] = deque()
+        """Tags of many records that are added a few at a time, or when somebody asks."""
         # Sorted; as a set, the first keys of the dict, which keeps its order: new tags cost nothing until asked for.
         self._ordered: list[bytes] = []
 
     def __len__(self) -> int:
         """How many different tags there are."""
+        self.catch_up()
         return len(self._seqs)
 
-    def add(self, first_seq: int, tags: Iterable[bytes | str | None]) -> None:
+    def add_later(self, first_seq: int, tags: Sequence[bytes | str | None]) -> None:
+        """Add the tags of many records, but not now: with `catch_up`, or with the next question."""
+        self._due.append((first_seq, tags))
+
+    def catch_up(self, most: int | None = None) -> bool:
+        """Add tags that are due, as many as told; whether there are more."""
+        while self._due and (most is None or most > 0):
+            first, tags = self._due.popleft()
+            if most is not None and len(tags) > most:
+                self._due.appendleft((first + most, tags[most:]))
+                tags = tags[:most]
+            self._add(first, tags)
+            if most is not None:
+                most -= len(tags)
+        return bool(self._due)
+
+    def add(self, first_seq: int, tags: Sequence[bytes | str | None]) -> None:
         """Add the tags of consecutive records, None for a record without one; seqs are above all added before."""
+        if self._due:
+            self._due.append((first_seq, tags))
+        else:
+            self._add(first_seq, tags)
+
+    def _add(self, first_seq: int, tags: Iterable[bytes | str | None]) -> None:
         seqs = self._seqs
         seq = first_seq
         for tag in tags:
@@ -59,6 +85,7 @@ class TagIndex:
 
     def update(self, tags: Mapping[bytes, array[int]]) -> None:
         """Add seqs by tag, such as `tags_of` gives, all above those added before."""
+        self.catch_up()
         for tag, more in tags.items():
             found = self._seqs.setdefault(tag, array("Q"))
             assert not found or found[-1] < more[0]
@@ -66,6 +93,7 @@ class TagIndex:
 
     def drop_through(self, seq: int) -> None:
         """Forget every seq up to and including `seq`: its segment was sealed."""
+        self.catch_up()
         for tag, seqs in list(self._seqs.items()):
             del seqs[: bisect_right(seqs, seq)]
             if not seqs:
@@ -73,6 +101,7 @@ class TagIndex:
 
     def drop_above(self, seq: int) -> None:
         """Forget every seq above `seq`: the topic was cut back to it (06 §14 step 9)."""
+        self.catch_up()
         for tag, seqs in list(self._seqs.items()):
             del seqs[bisect_right(seqs, seq) :]
             if not seqs:
@@ -80,10 +109,12 @@ class TagIndex:
 
     def eq(self, tag: bytes | str) -> SeqArray:
         """Seqs of the records with this tag."""
+        self.catch_up()
         return np.array(self._seqs.get(_key(tag), ()), np.uint64)
 
     def prefix(self, literal: bytes | str) -> SeqArray:
         """Seqs of the records whose tag begins with `literal`."""
+        self.catch_up()
         low, behind = _key(literal), sidecar.successor(_key(literal))
         ordered = self._keys()
         end = len(ordered) if behind is None else bisect_left(ordered, behind)
@@ -92,6 +123,7 @@ class TagIndex:
 
     def between(self, first_seq: int, last_seq: int) -> dict[bytes, array[int]]:
         """The tags and seqs of a range, for the sidecar of a segment that is being sealed."""
+        self.catch_up()
         found = {}
         for tag, seqs in self._seqs.items():
             part = seqs[bisect_left(seqs, first_seq) : bisect_right(seqs, last_seq)]

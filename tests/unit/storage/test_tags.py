@@ -219,3 +219,26 @@ def test_a_tag_costs_little_memory() -> None:
         index.add(first, ["a", "b"] * 500)
     assert sum(seqs.buffer_info()[1] * seqs.itemsize for seqs in index.between(1, 100_000).values()) == 800_000
     assert sidecar.successor(b"a") == b"b"
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.lists(st.sampled_from(["a", "ab", "b", None]), max_size=5))), st.integers(1, 7)
+)
+def test_tags_that_are_added_later_are_found_by_whoever_asks(
+    batches: list[tuple[bool, list[str | None]]], few: int
+) -> None:
+    """S-185, S-287: a few at a time, or all of them with the next question; the order of seqs is kept."""
+    index, at_once = TagIndex(), TagIndex()
+    seq = 1
+    for later, texts in batches:
+        (index.add_later if later else index.add)(seq, texts)
+        at_once.add(seq, texts)
+        seq += len(texts)
+        index.catch_up(few)
+    while index.catch_up(few):
+        pass
+    for tag in ("a", "ab", "b"):
+        assert index.eq(tag).tolist() == at_once.eq(tag).tolist()
+    later_still = TagIndex()
+    later_still.add_later(1, ["a", None, "b"] * 3)
+    assert later_still.prefix("a").tolist() == [1, 4, 7]

@@ -715,3 +715,29 @@ class TailMachine(RuleBasedStateMachine):
 
 TestTailAgainstAList = TailMachine.TestCase
 TestTailAgainstAList.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@given(
+    st.lists(st.integers(1, 40), max_size=9), st.lists(st.integers(1, 40), min_size=1, max_size=9), st.integers(0, 500)
+)
+def test_a_tail_that_was_made_ahead_is_taken_in_as_if_it_had_been_written_entry_by_entry(
+    before: list[int], ahead: list[int], at: int
+) -> None:
+    """S-287: locations count from where the frames come to lie."""
+    plain, taken, first = Tail(7), Tail(7), 7 + len(before)
+    for one in (plain, taken):
+        if before:
+            one.extend(*batch(before, 7))
+    entries, offsets = batch(ahead, first, reference=0)
+    ready = Tail(first)
+    ready.extend(entries, offsets)
+    taken.take(ready, pack(3, at))
+    plain.extend(entries, offsets + np.uint64(pack(3, at)))
+    behind = batch([5, 6], first + len(ahead), ts=9)
+    for one in (plain, taken):
+        one.extend(*behind)
+    assert (taken.end, taken.records, taken.nbytes) == (plain.end, plain.records, plain.nbytes)
+    assert taken.live(7, taken.end) == plain.live(7, plain.end)
+    for name in ("entries", "locations"):
+        parts = [b"".join(getattr(run, name).tobytes() for run in one.runs(7, one.end)) for one in (plain, taken)]
+        assert parts[0] == parts[1]

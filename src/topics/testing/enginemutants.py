@@ -671,6 +671,8 @@ def _bug(name: str, target: object, attribute: str, make: Make, *searches: Searc
     return EngineMutant(f"engine: {name}", target, attribute, make, searches)
 
 
+_COMMITS = tuple(_ops("commit commit", seed, wal_shards=3) for seed in (6, 2, 7, 8, 9))
+"""Which topics a seed chooses, and how they are spread, differs."""
 _DROPS = _ops("append_capped snapshot append_capped snapshot", 7, segment_max_events=1, checkpoint_records=1)
 
 _COLD: dict[str, Any] = {"cold_dir": COLD, "hot_retain_segments": 0, "segment_max_events": 3}
@@ -832,19 +834,20 @@ MUTANTS: tuple[EngineMutant, ...] = (
     _bug("a delete is told with another bound [A-20]",
          deletes, "_said", _bound_untold, _ops("append_batch delete_before append_fsync", 0)),
     _bug("the topics of a commit are submissions of their own [S-287]",
-         Share, "chain", _unchained, _ops("commit commit", 0)),
+         Share, "chain", _unchained, _ops("commit", 1), _ops("commit", 2)),
     _bug("committed versions of the log are forgotten by a restart [A-19]",
-         Recovery, "_dedupe", _version_not_replayed, _ops("commit", 0)),
+         Recovery, "_dedupe", _version_not_replayed, _ops("commit", 0), _ops("commit", 1)),
     _bug("a snapshot forgets committed versions [S-287]",
-         Producers, "writers", _no_versions, _ops("commit checkpoint append_fsync checkpoint append_fsync", 0)),
+         Producers, "writers", _no_versions,
+         *(_ops("commit checkpoint append_fsync checkpoint append_fsync", seed) for seed in (1, 2))),
     _bug("the group of shard 0 goes first [TXN-6]",
-         txn._Committing, "_by_group", _zero_first, _ops("commit commit", 2, wal_shards=3)),
+         txn._Committing, "_by_group", _zero_first, *_COMMITS),
     _bug("a commit that was cut between groups is repeated in all of them [TXN-6]",
-         txn._Committing, "_is_there", _never_there, _ops("commit commit", 2, wal_shards=3)),
+         txn._Committing, "_is_there", _never_there, *_COMMITS),
     _bug("pairs of topics are forgotten by a restart [A-19]",
-         Recovery, "_dedupe", _pairs_not_replayed, _ops("commit commit", 2, wal_shards=3)),
+         Recovery, "_dedupe", _pairs_not_replayed, *_COMMITS),
     _bug("parts are committed in another order than they are named [TXN-6]",
-         staging, "rows", _parts_by_name, _ops("commit", 1)),
+         staging, "rows", _parts_by_name, *(_ops("commit", seed) for seed in (1, 2, 3))),
     _bug("a rewritten file is renamed before it is synced [S-281]",
          SegmentFiles, "_replace", _never_durable, _ops("append_batch checkpoint", 0)),
     _bug("an attach mark does not wait for the records of its segments to be synced [S-288]",

@@ -474,36 +474,48 @@ def parts_at(buffer: Buffer, offsets: npt.NDArray[np.int64]) -> Parts:
     return Parts(node, tag, data, data + (lens >> 32 & 0xFFFFFFFF))
 
 
-def heads_agree(buffer: Buffer, entries: npt.NDArray[np.void], seqs: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Which entries have a frame of their seq and length, filled by its parts, where they say; no checksum [S-348]."""
-    starts = entries["offset"].astype(np.int64)
-    inside = (starts >= 0) & (starts + entries["len"] <= len(buffer)) & (entries["len"] >= FRAME_BYTES_MIN)
-    agree: npt.NDArray[np.bool_] = np.zeros(len(entries), np.bool_)
-    at = np.flatnonzero(inside)
-    if not len(at):
+def heads_agree(
+    buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], seqs: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    """Which places hold a frame of that size and seq, filled by its parts; checksums are not computed [S-348]."""
+    agree: npt.NDArray[np.bool_] = (starts >= 0) & (starts + sizes <= len(buffer)) & (sizes >= FRAME_BYTES_MIN)
+    if not agree.all():
+        at = np.flatnonzero(agree)
+        agree[at] = _heads_fit(buffer, starts[at], sizes[at], seqs[at])
         return agree
-    starts, sizes = starts[at], entries["len"][at].astype(np.int64)
+    return _heads_fit(buffer, starts, sizes, seqs)
+
+
+def _heads_fit(
+    buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], seqs: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    if not len(starts):
+        return np.ones(0, np.bool_)
     flags, parts = _words(buffer, starts + 4, "u1"), parts_at(buffer, starts)
     lens = (parts.tag - parts.node, parts.data - parts.tag, parts.end - parts.data)
-    agree[at] = (
+    fit: npt.NDArray[np.bool_] = (
         (_words(buffer, starts, "<u4") == sizes - 4)
-        & (_words(buffer, starts + 5, "<u8") == seqs[at])
+        & (_words(buffer, starts + 5, "<u8") == seqs)
         & ~frame.misfits(sizes - FRAME_BYTES_MIN, flags, *lens)
     )
-    return agree
+    return fit
 
 
 def frames_agree(
-    buffer: Buffer, entries: npt.NDArray[np.void], seqs: npt.NDArray[np.uint64], mask: int
+    buffer: Buffer,
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    seqs: npt.NDArray[np.uint64],
+    mask: int,
 ) -> npt.NDArray[np.bool_]:
-    """Which entries have their frame at their offset, intact and of the mask's topic."""
-    agree = heads_agree(buffer, entries, seqs)
+    """Which places hold the frame of that size and seq, intact and of the mask's topic."""
+    agree = heads_agree(buffer, starts, sizes, seqs)
     at = np.flatnonzero(agree)
     if not len(at):
         return agree
     raw, digest = buffer if isinstance(buffer, bytes) else bytes(buffer), xxh3_64_intdigest
-    starts = entries["offset"][at].astype(np.int64)
-    sums = starts + entries["len"][at] - 9
+    starts = starts[at]
+    sums = starts + sizes[at] - 9
     spans = zip((starts + 4).tolist(), sums.tolist(), strict=True)
     found = np.fromiter((digest(raw[start:end]) for start, end in spans), np.uint64, len(at))
     agree[at] = (found ^ np.uint64(mask) == _words(raw, sums, "<u8")) & _are_text(raw, parts_at(raw, starts))
@@ -524,10 +536,9 @@ def _are_text(raw: bytes, parts: Parts) -> npt.NDArray[np.bool_]:
     return text
 
 
-def deleted_at(buffer: Buffer, entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+def deleted_at(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which frames say that they are deleted [S-120]; all of them lie in the buffer."""
-    ends = entries["offset"].astype(np.int64) + entries["len"]
-    deleted: npt.NDArray[np.bool_] = np.frombuffer(buffer, np.uint8)[ends - 1] == DELETE_BYTE
+    deleted: npt.NDArray[np.bool_] = np.frombuffer(buffer, np.uint8)[starts + sizes - 1] == DELETE_BYTE
     return deleted
 
 

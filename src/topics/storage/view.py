@@ -609,9 +609,8 @@ class _Scan:
         low = first
         for chunk in chunks(entries, at) if picked is None else sparse_chunks(entries, at):
             last = first + int(chunk[-1]) if chunk[-1] != at[-1] else end - 1
-            yield from self._chunk(
-                pair, low, last, entries[chunk], chunk.astype(np.uint64) + np.uint64(first), open_ended
-            )
+            seqs = chunk.astype(np.uint64) + np.uint64(first)
+            yield from self._chunk(pair, low, last, entries[taken(chunk)], seqs, open_ended)
             if self._ended:
                 return
             low = last + 1
@@ -648,8 +647,8 @@ class _Scan:
                 detail = f"{pair.path} at {int(entries['offset'][start])}: the frame does not verify"
                 yield from self._bad(first, last, seqs[start:end], detail)
                 continue
-            kept = np.flatnonzero(~gone[start:end]) + start
-            if self._wanted.deleted and len(kept) < end - start:
+            kept = taken(np.flatnonzero(~gone[start:end]) + start)
+            if self._wanted.deleted and gone[start:end].any():
                 dead = np.flatnonzero(gone[start:end]) + start
                 yield Deleted(seqs[dead], entries["ts"][dead])
             yield Batch(first, last, seqs[kept], entries[kept], offsets[kept], data, self._topic.files.mask)
@@ -668,14 +667,15 @@ class _Scan:
         self, data: bytes, entries: Entries, offsets: npt.NDArray[np.int64], seqs: npt.NDArray[np.uint64]
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which entries have their frame at `offsets` of the data, and which of those are deleted by their byte."""
-        moved = entries.copy()
-        moved["offset"] = offsets
+        sizes = entries["len"].astype(np.int64)
         if self._wanted.verify:
-            valid = codec.frames_agree(data, moved, seqs, self._topic.files.mask)
+            valid = codec.frames_agree(data, offsets, sizes, seqs, self._topic.files.mask)
         else:
-            valid = codec.heads_agree(data, moved, seqs)
+            valid = codec.heads_agree(data, offsets, sizes, seqs)
+        if valid.all():
+            return valid, codec.deleted_at(data, offsets, sizes)
         gone = np.zeros(len(entries), np.bool_)
-        gone[valid] = codec.deleted_at(data, moved[valid])
+        gone[valid] = codec.deleted_at(data, offsets[valid], sizes[valid])
         return valid, gone
 
     def _empty(self, first: int, last: int) -> Batch:
@@ -706,6 +706,13 @@ def chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[
         high = min(fit, int(breaks[split])) if split < len(breaks) else fit
         yield at[low:high]
         low = high
+
+
+def taken(at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | slice:
+    """Ascending positions to index with; a slice, which copies nothing, where they are all there."""
+    if len(at) and int(at[-1]) - int(at[0]) + 1 == len(at):
+        return slice(int(at[0]), int(at[-1]) + 1)
+    return at
 
 
 def sparse_chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:

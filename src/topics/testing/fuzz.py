@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from topics.codec import control, envelope, frame, segment, sidecar, snapshot
+from topics.codec import control, envelope, frame, part, segment, sidecar, snapshot
 from topics.codec.place import segment_mask, topic_mask
 from topics.errors import RecordError, UnsupportedFormat
 from topics.testing.subject import Violation
@@ -63,6 +63,10 @@ def _frames() -> tuple[bytes, ...]:
 
 def _scan(data: bytes, idx: bytes) -> bytes:
     return b"".join(segment.encode_scan(np.frombuffer(idx, segment.IDX), [data]))
+
+
+def _uploaded() -> bytes:
+    return part.upload([("n", "t", envelope.build(b"1")), (None, None, envelope.build(b'"x"', b"{}"))])
 
 
 def _segment() -> tuple[bytes, bytes]:
@@ -156,6 +160,7 @@ def targets() -> tuple[Target, ...]:
         Target("json", envelope.canonical, (ValueError,), (b'{"a": [1, 2.5e3, "\\u00e9"]}', b"[" * 50 + b"]" * 50)),
         Target("segment data", lambda raw: segment.scan_data(raw, mask, 0, len(raw)), (), (data,)),
         Target("scan", lambda raw: segment.decode_scan(raw, mask), (ValueError,), (_scan(data, idx),)),
+        Target("uploaded frames", lambda raw: list(part.uploaded(raw)), (frame.NotAFrame,), (_uploaded(),)),
         Target("segment index", lambda raw: segment.read_footer(raw, segment_mask(10, 1)), (ValueError,), (footed,)),
         Target("gap segment", lambda raw: segment.read_gap(raw, segment_mask(10, 301)), (ValueError,), (gap, footed)),
         Target("snapshot", snapshot.decode, refused, (snap,)),

@@ -84,6 +84,15 @@ def test_a_damaged_segment_names_its_place_and_the_doctor(spark: SparkSession, f
     assert frame.where("kind = 'record'").count() == 99
 
 
+def test_a_table_does_not_keep_a_key(spark: SparkSession) -> None:
+    """K-15: its options are kept where anybody can read them."""
+    line = last_line(
+        lambda: spark.sql("create table leaky using topics options (url 'http://x', topics 'a', apiKey 's3cret')")
+    )
+    assert line == "topics: invalid_option: apiKey: a table would keep the key itself — use `apiKeyFile`"
+    assert not spark.catalog.tableExists("leaky")
+
+
 def test_another_schema_is_refused(spark: SparkSession, filled: Filled) -> None:
     """K-15: a schema of the user's own would be filled by position."""
     path = filled(a=HUNDRED)

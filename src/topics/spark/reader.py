@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 
 from topics.codec.snapshot import TopicItem
-from topics.errors import TopicsError
 from topics.fs import Fs
 from topics.spark import arrow
 from topics.spark.arrow import BadRecord, GapRow, Layout
@@ -33,7 +32,7 @@ from topics.spark.options import ReadOptions
 from topics.spark.plan import Floors, Lost, Partition, Piece, Rows, Source, partitions
 from topics.spark.remote import Remote, plan_server
 from topics.storage.reindex import DAMAGE
-from topics.storage.tiers.reading import ColdTier
+from topics.storage.tiers.reading import ColdTier, ColdUnavailable
 from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, Told, TopicView, Wanted
 
 LOOKS: Final = 10
@@ -146,8 +145,13 @@ def _from_files(reading: Reading, piece: Piece) -> Iterator[Rows]:
                 yield from _missing(reading, piece.item, told)
             else:
                 yield from _records(piece.item.name, told, options, layout)
-    except TopicsError as error:
-        raise SourceError(error.code, f"{piece.item.name}: {error}", "mount the cold tier, or set `cold`") from error
+    except ColdUnavailable as error:
+        if options.url is None:
+            hint = "mount the cold tier, or set `cold`; for an object store: `topics[s3]` and its credentials"
+            raise SourceError(error.code, f"{piece.item.name}: {error}", hint) from error
+        rest = piece._replace(stretch=stretch._replace(first=at))  # the server can read what we cannot
+        yield from reading.remote().rows(rest, options, layout)
+        return
     if at <= stretch.last:  # only an unsealed segment ends a scan, and what a snapshot claims of it was synced
         detail = f"the unsealed segment at {view.files.dir} ends at seq {at - 1}"
         yield Lost(at, stretch.last, arrow.REASONS[DAMAGE], detail)

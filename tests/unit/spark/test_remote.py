@@ -141,6 +141,27 @@ def test_what_retention_took_is_lost(server: Running, fs: Fs) -> None:
     assert {reason for *_, reason in gone} <= {"cap"}
 
 
+@pytest.mark.parametrize("reachable", [True, False])
+def test_cold_segments_are_read_where_they_lie_or_through_the_server(tmp_path: Path, reachable: bool) -> None:
+    """10 §2 `url`: a cold tier that this machine cannot reach is the server's to read."""
+    (tmp_path / "cold").mkdir()
+    env = ENV | {"TOPICS_COLD_DIR": str(tmp_path / "cold"), "TOPICS_HOT_RETAIN_SEGMENTS": "1"}
+    with running(tmp_path / "store", env) as server, server.client() as client:
+        client.put("/v0/topics/t", json={"durable": True})
+        client.post("/v0/topics/t", json={"records": [{"data": n} for n in range(1, 61)]})
+        client.post("/v0/checkpoint")
+        while not any(one["tier"] == "cold" for one in client.get("/v0/topics/t/segments").json()["segments"]):
+            client.post("/v0/checkpoint")
+        elsewhere = {} if reachable else {"cold": str(tmp_path / "nowhere")}
+        found = rows(OsFs(), planned(OsFs(), server, topics="t", **elsewhere))
+        directory = str(tmp_path / "store")
+        if not reachable:
+            alone = parse_read({"path": directory, "topics": "t", **elsewhere})
+            with pytest.raises(SourceError, match=r"^topics: not_ready: t: .*not mounted.* — mount the cold tier"):
+                rows(OsFs(), plan_read(OsFs(), alone, 0))
+    assert [row["data"] for row in found] == [str(n) for n in range(1, 61)]
+
+
 def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(server: Running) -> None:
     """K-11: a plan is of one instance."""
     with server.client() as client:

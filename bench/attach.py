@@ -5,8 +5,8 @@
 Processes: the server; a loader that stages `--rows` rows (5,000,000) as `application/vnd.topics.frames` and commits
 them with `attach: "always"`; a client that writes single records to another topic (`disk`), one after another, and
 takes the time of each. Told as one JSON line: that client's p50 and p99 alone, while rows are staged, and while they
-are committed; the latter two as ratios of the first; how long staging and committing took; the server's highest resident
-memory that is its own (not pages of mapped files), before and in each phase, and that of its helper process.
+are committed; the latter two as ratios of the first; how long staging and committing took; the server's highest
+resident memory that is its own (not pages of mapped files), in each phase, and that of its helper process.
 
 Checked: the answer, every row by a reader from seq 0: seqs dense, values in the order of the parts. Not measured: other
 classes, several loads at once. On two cores the four processes share them, so a part of the ratios is the machine's.

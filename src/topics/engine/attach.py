@@ -86,6 +86,8 @@ class Attacher:
         self._works: dict[Version, _Work] = {}
         self.kept: set[str] = set()
         """Directories of versions with segments that a mark may speak of: not ours to remove."""
+        self.is_over = False
+        """The engine closes."""
         self._dirs = 0
         self._placing: set[_Placing] = set()
 
@@ -99,7 +101,7 @@ class Attacher:
 
     def _stamp(self, version: Version, rows: Mapping[Topic, Rows], then: Then, done: Refuse) -> None:
         core, work = self.core, self._works[version]
-        if core.closing:
+        if self.is_over:
             done(EngineClosed("the engine is closing"))
             return
         now = core.clock.now_ms()
@@ -118,7 +120,7 @@ class Attacher:
         def stamped(error: BaseException | None) -> None:
             work.stamper = None
             if error is not None:
-                done(EngineClosed("the engine is closing") if core.closing else refusal(error, "stamping segments"))
+                done(EngineClosed("the engine is closing") if self.is_over else refusal(error, "stamping segments"))
                 return
             for topic, given, segments in zip(topics, stampings, made, strict=True):
                 work.made[topic] = _Made(given.first_seq, given.ts, given.dir, segments)
@@ -191,7 +193,7 @@ class Attacher:
     ) -> None:
         """Seal and stamp once more what moved on before it was held; now it cannot [S-288]."""
         core = self.core
-        if core.closing:
+        if self.is_over:
             done(EngineClosed("the engine is closing"))
             return
         if any(core.names.get(topic.name) is not topic or topic.name in core.gates for topic in rows):
@@ -232,7 +234,7 @@ class Attacher:
         """
         self.core.held.append(lsn)
         self.core.fs.point("attach.after_mark")
-        placing = _Placing(self.core, [one for one in tickets if isinstance(one, _Attachment)], lsn, late, then)
+        placing = _Placing(self, [one for one in tickets if isinstance(one, _Attachment)], lsn, late, then)
         self._placing.add(placing)
         placing.over = lambda: self._placing.discard(placing)
         placing.go()
@@ -251,6 +253,7 @@ class Attacher:
 
     def end(self) -> None:
         """The engine closes: nobody waits for segments any more."""
+        self.is_over = True
         for work in self._works.values():
             if work.stamper is not None:
                 work.stamper.cancel()
@@ -261,17 +264,18 @@ class Attacher:
 class _Placing:
     """The segments of a group on their way into their topics [S-290]."""
 
-    __slots__ = ("_alarm", "_attachments", "_attempts", "_core", "_late", "_lsn", "_then", "over")
+    __slots__ = ("_alarm", "_attacher", "_attachments", "_attempts", "_core", "_late", "_lsn", "_then", "over")
 
     def __init__(
         self,
-        core: Core,
+        attacher: Attacher,
         attachments: list[_Attachment],
         lsn: Lsn,
         late: Callable[[TopicsError], None],
         then: Callable[[Lsn | TopicsError], None],
     ) -> None:
-        self._core = core
+        self._attacher = attacher
+        self._core = attacher.core
         self._attachments = attachments
         self._lsn = lsn
         self._late = late
@@ -304,7 +308,7 @@ class _Placing:
             return
         level = logging.ERROR if self._attempts <= ATTEMPTS else logging.DEBUG
         log.log(level, "segments of a commit stay in staging for now: %s", error)
-        if core.closing:
+        if self._attacher.is_over:
             self._give_up()
         elif self._attempts < ATTEMPTS:
             self.go()

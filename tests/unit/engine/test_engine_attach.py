@@ -512,7 +512,7 @@ def test_an_engine_that_closes_does_not_wait_for_segments(tmp_path: Path, monkey
     assert started.wait(WAIT_S)
     engine.close()
     worker.join(WAIT_S)
-    assert [type(one) for one in outcomes] == [EngineClosed]
+    assert [type(one) for one in outcomes] == [EngineClosed], outcomes
     with real(tmp_path) as engine:
         assert engine.state("t").head_seq == 0
         assert not list((tmp_path / "store" / "staging").iterdir())

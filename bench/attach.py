@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -202,7 +202,7 @@ class Memory(threading.Thread):
 def _own_kib(pid: int) -> int:
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0  # it has gone
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("RssAnon:")), 0)
 
@@ -210,10 +210,8 @@ def _own_kib(pid: int) -> int:
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has gone
             found += map(int, (task / "children").read_text(encoding="ascii").split())
-        except OSError:
-            continue  # a thread that has gone
     return found
 
 

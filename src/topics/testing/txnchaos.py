@@ -1,8 +1,8 @@
 """`python -m topics.testing txn-chaos`: stagers and a committer over HTTP, a server that is killed, every row once.
 
-Eight processes stage their shares of one version after another; one committer names their parts and repeats its call
-until it is answered, and has staged again what a killed server forgot. The server is killed with SIGKILL at random,
-half of the time while a commit is under way. A reader looks on:
+Eight processes stage their shares of one version after another; one committer names their parts, every other version to
+be attached as segments, repeats its call until it is answered, and has staged again what a killed server forgot. The
+server is killed with SIGKILL at random, half of the time while a commit is under way. A reader looks on:
 
     head      of a topic is always where a version ends: nobody sees half a batch [TXN-6]
     order     a topic that is read later shows no older version than one read before: all become visible together
@@ -42,6 +42,8 @@ LIFE_S = 1.5
 AIM_S = 10.0
 """How long a commit is waited for, to kill the server during it."""
 AIMED_S = 0.02
+ATTACHED_S = 1.0
+"""How long a commit takes, about: through the log, and by attaching segments."""
 
 Progress = Callable[[int, list[str]], None]
 """Told now and then: how often the server was killed, and what was violated."""
@@ -133,7 +135,7 @@ class Run:
                 self._over.wait(self._rng.uniform(0, LIFE_S))
             else:
                 self._committing.wait(AIM_S)
-                self._over.wait(self._rng.uniform(0, AIMED_S))
+                self._over.wait(self._rng.uniform(0, ATTACHED_S if self._attaches else AIMED_S))
             assert self._server is not None
             self._server.kill()
             self._server = ServerProcess(self._folder, ENV)
@@ -189,8 +191,13 @@ class Run:
             return None
         return [{name: one[name] for name in ("part", "chunks", "records")} for one in told]
 
+    @property
+    def _attaches(self) -> bool:
+        """Every other version is brought as segments [TXN-8]."""
+        return self.version % 2 == 1
+
     def _commit(self, parts: list[dict[str, Any]]) -> Answer:
-        body = {"id": ID, "version": self.version, "parts": parts}
+        body = {"id": ID, "version": self.version, "parts": parts, "attach": "always" if self._attaches else "never"}
         while True:
             self._committing.set()
             try:

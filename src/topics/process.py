@@ -30,7 +30,7 @@ _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "import importlib; importlib.import_module(sys.argv[2]).main()"
 )
-_NICE: Final = 5
+_NICE: Final = 10
 """Who answers clients comes first."""
 _GRACE_S: Final = 2
 """Within which a helper whose input has ended is gone by itself."""
@@ -44,7 +44,7 @@ class HelperDied(OSError):
 
 def can_start() -> bool:
     """Whether there is an interpreter to start; an application that embeds one may have none to offer."""
-    return bool(sys.executable)
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 class Helper:

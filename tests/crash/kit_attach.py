@@ -100,12 +100,12 @@ def write_while_stamping(store: Store, monkeypatch: Any, *topics: str, times: in
     """Have topics written to while segments are stamped: the next `times` runs are not alone."""
     run, left = Stamper.run, [times]
 
-    def busy(self: Stamper) -> Any:
+    def busy(self: Stamper, given: Any) -> Any:
         if left[0]:
             left[0] -= 1
             for topic in topics:
                 write_soon(store, topic)
-        return run(self)
+        return run(self, given)
 
     monkeypatch.setattr(Stamper, "run", busy)
 

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from topics import paths
 from topics.codec import control, frame
 from topics.engine.alarms import Alarm
@@ -106,35 +108,41 @@ class Attacher:
             return
         now = core.clock.now_ms()
         topics = [topic for topic in rows if not topic.removed]
-        stampings = [self._stamping(version, topic, rows[topic], now) for topic in topics]
-        stamper = work.stamper = Stamper(core.fs, stampings)
-        least, made = core.config.min_free_bytes, list[list[Stamped]]()
+        places = [self._place_of(version, topic, now) for topic in topics]
+        stamper = work.stamper = Stamper(core.fs)
+        made: list[list[Stamped]] = []
 
         def run() -> None:
-            if least and core.fs.free_bytes(core.dir) < least + stamper.total_bytes:
-                raise OSError(errno.ENOSPC, "segments have no room on this volume", version.dir)
+            stampings = [_with_chunks(place, rows[topic]) for topic, place in zip(topics, places, strict=True)]
+            self._require_room(version.dir, sum(rows[topic].size for topic in topics))
             for one in stampings:
                 storage.begin(core.fs, one.dir)
-            made.extend(stamper.run())
+            made.extend(stamper.run(stampings))
 
         def stamped(error: BaseException | None) -> None:
             work.stamper = None
             if error is not None:
                 done(EngineClosed("the engine is closing") if self.is_over else refusal(error, "stamping segments"))
                 return
-            for topic, given, segments in zip(topics, stampings, made, strict=True):
+            for topic, given, segments in zip(topics, places, made, strict=True):
                 work.made[topic] = _Made(given.first_seq, given.ts, given.dir, segments)
             then()
 
         core.owner.aside(LANE, run, stamped)
 
-    def _stamping(self, version: Version, topic: Topic, rows: Rows, now: int) -> Stamping:
+    def _place_of(self, version: Version, topic: Topic, now: int) -> Stamping:
+        """Where a topic's segments would go, without what they are made of."""
         core = self.core
         self._dirs += 1
         dir = f"{version.dir}/{paths.stamp_dir(core.run, self._dirs)}"
-        chunks = tuple(StagedChunk(one.path, one.chunk.offset, one.chunk.size, one.chunk.digest) for one in rows.chunks)
         ts = max(now, topic.last_ts)
-        return Stamping(topic.id, topic.next_seq, ts, dir, core.config.segment_max_bytes, chunks)
+        return Stamping(topic.id, topic.next_seq, ts, dir, core.config.segment_max_bytes, ())
+
+    def _require_room(self, dir: str, size: int) -> None:
+        """The log's share of the volume is not for segments that nobody has committed [S-80]; aside."""
+        least = self.core.config.min_free_bytes
+        if least and self.core.fs.free_bytes(self.core.dir) < least + size:
+            raise OSError(errno.ENOSPC, "segments have no room on this volume", dir)
 
     # -- holding -----------------------------------------------------------------------------------------------------
 
@@ -336,6 +344,11 @@ class _Placing:
         for one in self._attachments:
             one.keep()
         self._then(CommitFailed("the engine closes; its next start completes this commit"))
+
+
+def _with_chunks(place: Stamping, rows: Rows) -> Stamping:
+    chunks = tuple(StagedChunk(one.path, one.chunk.offset, one.chunk.size, one.chunk.digest) for one in rows.chunks)
+    return msgspec.structs.replace(place, chunks=chunks)
 
 
 def is_sealed(topic: Topic) -> bool:

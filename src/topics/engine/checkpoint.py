@@ -438,6 +438,8 @@ class Checkpointer:
             try:
                 topic.mark_again()
                 reclaim.explain_dead_prefix(topic)
+                if full and topic.attaching and (topic.needed or topic.index.tail.records):
+                    result.trouble.append(f"topic {topic.name!r}: a commit is being attached to it")
                 if self._selected(topic, now, full or id in wanted, id in sealing):
                     jobs.append(_Job(topic, now, self._durable_floor(topic), seal=id in sealing))
             except OSError as error:

@@ -39,20 +39,19 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
 class Stamper:
     """One run of stamping, for all topics of a commit."""
 
-    def __init__(self, fs: Fs, stampings: list[Stamping]) -> None:
-        self.done_bytes = 0
-        self.total_bytes = sum(chunk.size for one in stampings for chunk in one.chunks)
+    def __init__(self, fs: Fs) -> None:
+        self.done_bytes = self.total_bytes = 0
         self._fs = fs
-        self._stampings = stampings
         self._cancelled = False
         self._helper: process.Helper | None = None
         self._lock = threading.Lock()
 
-    def run(self) -> list[list[Stamped]]:
+    def run(self, stampings: list[Stamping]) -> list[list[Stamped]]:
         """The segments of each topic; an `OSError` leaves files behind that count for nothing."""
+        self.total_bytes = sum(chunk.size for one in stampings for chunk in one.chunks)
         if isinstance(self._fs, OsFs) and process.can_start():
-            return self._run_helper(self._fs.root)
-        return [stamp(self._fs, one, self._tell) for one in self._stampings]
+            return self._run_helper(_Order(self._fs.root, stampings))
+        return [stamp(self._fs, one, self._tell) for one in stampings]
 
     def cancel(self) -> None:
         """Have `run` end soon, with `Cancelled`."""
@@ -69,13 +68,13 @@ class Stamper:
         if self._cancelled:
             raise Cancelled("stamping was cancelled")
 
-    def _run_helper(self, root: str) -> list[list[Stamped]]:
+    def _run_helper(self, order: _Order) -> list[list[Stamped]]:
         with self._lock:
             self._check()
             helper = self._helper = process.Helper(MODULE)
         answer = _Answer()
         try:
-            helper.send(msgspec.msgpack.encode(_Order(root, self._stampings)))
+            helper.send(msgspec.msgpack.encode(order))
             for message in helper.answers():
                 answer = msgspec.msgpack.decode(message, type=_Answer)
                 self.done_bytes = max(self.done_bytes, answer.done_bytes)

@@ -198,10 +198,10 @@ def while_stamping(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) 
     """Have something happen during the first stamping."""
     run, calls = Stamper.run, [call]
 
-    def busy(self: Stamper) -> Any:
+    def busy(self: Stamper, given: Any) -> Any:
         if calls:
             calls.pop()()
-        return run(self)
+        return run(self, given)
 
     monkeypatch.setattr(Stamper, "run", busy)
 
@@ -488,10 +488,10 @@ def test_an_engine_that_closes_does_not_wait_for_segments(tmp_path: Path, monkey
     started, ended = threading.Event(), threading.Event()
     run, cancel = Stamper.run, Stamper.cancel
 
-    def slow(self: Stamper) -> Any:
+    def slow(self: Stamper, given: Any) -> Any:
         started.set()
         assert ended.wait(WAIT_S)
-        return run(self)
+        return run(self, given)
 
     def cancelled(self: Stamper) -> None:
         cancel(self)
@@ -516,3 +516,21 @@ def test_an_engine_that_closes_does_not_wait_for_segments(tmp_path: Path, monkey
     with real(tmp_path) as engine:
         assert engine.state("t").head_seq == 0
         assert not list((tmp_path / "store" / "staging").iterdir())
+
+
+def test_a_full_checkpoint_says_when_a_topic_cannot_be_written_for_an_attach() -> None:
+    """A-15: deletes that are not on disk because segments are on their way are no success."""
+    store = Store(segment_max_bytes=300)
+    engine = store.put()
+    commit(engine)
+    engine.delete(TOPIC, seqs=[3])
+    parts = stage(engine, 2)
+    store.fail("rename", times="always", path="out/00000001/seg-0000000000000013")
+    with pytest.raises(WalIo):
+        engine.commit_staged(ID, 2, parts, attach="always")
+    with pytest.raises(WalIo, match="stay in the log"):
+        engine.checkpoint(full=True)
+    store.mend()
+    store.pass_time(1000)
+    engine.checkpoint(full=True)
+    assert everything(store.kill()).seqs == [1, 2, *range(4, 25)]

@@ -143,14 +143,13 @@ def order(tmp_path: Path, n: int = 500, max_bytes: int = 5000) -> tuple[list[Sta
 def test_a_helper_process_makes_the_same_files_and_tells_how_far_it_is(tmp_path: Path) -> None:
     """S-288: spawned on the real disk, in-process on any other; the bytes are the same."""
     stampings, rows = order(tmp_path)
-    stamper = Stamper(OsFs(), stampings)
-    made = stamper.run()
+    stamper = Stamper(OsFs())
+    made = stamper.run(stampings)
     assert stamper.done_bytes == stamper.total_bytes == sum(chunk.size for chunk in stampings[0].chunks)
     sim = SimFs(1)
     chunk = stagekit.put(sim, "/in/p", stagekit.frames(rows))
     ensure_dir(sim, "/out")
-    inline = Stamper(sim, [Stamping(TOPIC, 5, TS, "/out", 5000, (chunk,))])
-    assert inline.run() == made
+    assert Stamper(sim).run([Stamping(TOPIC, 5, TS, "/out", 5000, (chunk,))]) == made
     assert stagekit.listing(sim, "/out") == stagekit.listing(OsFs(), str(tmp_path / "out"))
 
 
@@ -163,7 +162,7 @@ def test_a_relative_path_means_what_it_meant_to_the_process_that_asked(
     chunk = stagekit.put(fs, "./p", stagekit.frames(stagekit.rows(3)))
     ensure_dir(fs, "out")
     monkeypatch.chdir("/")
-    assert [one.count for one in Stamper(fs, [Stamping(TOPIC, 1, TS, "out", 5000, (chunk,))]).run()[0]] == [3]
+    assert [one.count for one in Stamper(fs).run([Stamping(TOPIC, 1, TS, "out", 5000, (chunk,))])[0]] == [3]
 
 
 def test_an_error_in_the_helper_is_an_error_here(tmp_path: Path) -> None:
@@ -171,7 +170,7 @@ def test_an_error_in_the_helper_is_an_error_here(tmp_path: Path) -> None:
     stampings, _ = order(tmp_path)
     os.remove(tmp_path / "p")
     with pytest.raises(FileNotFoundError):
-        Stamper(OsFs(), stampings).run()
+        Stamper(OsFs()).run(stampings)
 
 
 def test_a_helper_that_dies_is_an_error_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,13 +184,13 @@ def test_a_helper_that_dies_is_an_error_here(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(process.Helper, "send", killed)
     with pytest.raises(process.HelperDied):
-        Stamper(OsFs(), stampings).run()
+        Stamper(OsFs()).run(stampings)
 
 
 def test_a_cancelled_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever closes the engine does not wait for segments that nobody wants."""
     stampings, _ = order(tmp_path)
-    stamper = Stamper(OsFs(), stampings)
+    stamper = Stamper(OsFs())
     send = process.Helper.send
 
     def cancelled(self: process.Helper, message: bytes) -> None:
@@ -200,16 +199,16 @@ def test_a_cancelled_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(process.Helper, "send", cancelled)
     with pytest.raises((Cancelled, process.HelperDied)):
-        stamper.run()
+        stamper.run(stampings)
     with pytest.raises(Cancelled):
-        stamper.run()
+        stamper.run(stampings)
     sim = SimFs(1)
     chunk = stagekit.put(sim, "/in/p", stagekit.frames(stagekit.rows(3)))
     ensure_dir(sim, "/out")
-    inline = Stamper(sim, [Stamping(TOPIC, 1, TS, "/out", 5000, (chunk,))])
+    inline = Stamper(sim)
     inline.cancel()
     with pytest.raises(Cancelled):
-        inline.run()
+        inline.run([Stamping(TOPIC, 1, TS, "/out", 5000, (chunk,))])
 
 
 def test_a_helper_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:

@@ -534,3 +534,22 @@ def test_a_full_checkpoint_says_when_a_topic_cannot_be_written_for_an_attach() -
     store.pass_time(1000)
     engine.checkpoint(full=True)
     assert everything(store.kill()).seqs == [1, 2, *range(4, 25)]
+
+
+@pytest.mark.parametrize("op", ["rmdir", "remove"])
+def test_what_cannot_be_cleared_from_staging_does_not_keep_a_store_from_opening(op: str) -> None:
+    """S-286: nothing there is part of the store; a commit of the same version goes over it."""
+    store = Store(segment_max_bytes=300)
+    engine = store.put()
+    parts = stage(engine)
+    store.fail("fdatasync", times="always", path="wal-")
+    with pytest.raises(TopicsError):
+        engine.commit_staged(ID, 1, parts, attach="always")
+    store.mend()
+    store.sim.makedirs("store/staging/d19f4bf230f84140-1/out-1-9")
+    store._use(store.sim.kill_image(), trust=False)
+    store.fail(op, path="staging")
+    engine = store.open()
+    assert numbers(engine).head_seq == 0
+    assert commit(engine).topics[0].first_seq == 1
+    assert everything(store.kill()).seqs == list(range(1, 13))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from topics.storage.tiers.store import ColdRoot
 QUICK = Patience(connect_s=5.0, read_s=10.0, retries=1, backoff_s=0.01, backoff_max_s=0.02)
 """For servers that are up: what takes this long on a busy machine has hung."""
 
-KINDS = {"moto": Moto, "seaweedfs": SeaweedFs}
+KINDS: dict[str, Callable[[Path], S3Server]] = {"moto": Moto, "seaweedfs": SeaweedFs}
 
 
 @pytest.fixture(scope="session")

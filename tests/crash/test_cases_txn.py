@@ -102,7 +102,7 @@ def test_c28_a_commit_that_is_repeated_is_there_once_whole_and_in_order(durabili
     store = Store().start()
     store.put("t0", durability)
     answered: list[int] = []
-    with at_every_disk_call(store, judged([("t0",)], answered), crashes=2):
+    with at_every_disk_call(store, judged([("t0",)], answered), crashes=1):
         stage(store, 1, ("t0",))
         commit(store, 1)
         answered.append(1)
@@ -114,7 +114,7 @@ def test_c28_topics_that_the_commit_creates_are_whole_or_empty() -> None:
     """C28, TXN-5: creation comes first and by itself; rows come all at once."""
     store = Store().start()
     answered: list[int] = []
-    with at_every_disk_call(store, judged([TOPICS], answered), crashes=2):
+    with at_every_disk_call(store, judged([TOPICS], answered), crashes=1):
         stage(store, 1, TOPICS)
         commit(store, 1)
         answered.append(1)
@@ -128,7 +128,7 @@ def test_c29_three_topics_of_one_group_are_all_there_or_none(checkpointed: bool)
         store.put(topic, durability)
     store.write("t0", 3)
     answered: list[int] = []
-    with at_every_disk_call(store, judged([TOPICS], answered), crashes=2):
+    with at_every_disk_call(store, judged([TOPICS], answered), crashes=1):
         stage(store, 1, TOPICS)
         commit(store, 1)
         answered.append(1)
@@ -157,7 +157,7 @@ def test_c29_over_several_groups_each_is_whole_or_nothing_and_a_repeat_completes
     store = Store(wal_shards=shards).start()
     groups = spread(store, shards)
     answered: list[int] = []
-    with at_every_disk_call(store, judged(groups, answered), crashes=2):
+    with at_every_disk_call(store, judged(groups, answered), crashes=1):
         stage(store, 1, tuple(sorted(topic for group in groups for topic in group)))
         commit(store, 1)
         answered.append(1)
@@ -168,7 +168,7 @@ def test_c29_without_a_topic_of_shard_0_the_committed_version_is_submitted_alone
     store = Store(wal_shards=2).start()
     groups = [group for group in spread(store, 2) if shard_of(store.engine.core.names[group[0]].id, 2)]
     answered: list[int] = []
-    with at_every_disk_call(store, judged(groups, answered), crashes=2):
+    with at_every_disk_call(store, judged(groups, answered), crashes=1):
         stage(store, 1, tuple(sorted(topic for group in groups for topic in group)))
         commit(store, 1)
         answered.append(1)

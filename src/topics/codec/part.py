@@ -78,12 +78,14 @@ def encode(records: Iterable[Record]) -> bytes:
     return b"".join(parts)
 
 
-def digest(*pieces: Buffer) -> bytes:
-    """What tells equal chunks from others [TXN-2], and whole ones from damaged; a chunk may come in pieces."""
-    found = xxh3_128()
-    for piece in pieces:
-        found.update(piece)
-    return found.digest()
+def digest(chunk: Buffer) -> bytes:
+    """What tells equal chunks from others [TXN-2], and whole ones from damaged."""
+    return digester(chunk).digest()
+
+
+def digester(piece: Buffer = b"") -> xxh3_128:
+    """The same of a chunk that comes in pieces: `update` it with each, then `digest`."""
+    return xxh3_128(piece)
 
 
 def places(chunk: Buffer, most: int | None = None) -> list[int]:

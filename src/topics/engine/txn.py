@@ -139,14 +139,15 @@ class Stage(NamedTuple):
     def in_steps(cls, place: Place, prepared: Prepared) -> Generator[None, None, Stage]:
         """The same, a few records at a time; they are taken out of `prepared` [P-10]."""
         pieces: list[bytes] = []
-        records = len(prepared.tags)
+        records, digester = len(prepared.tags), codec.digester()
         for run in prepared.runs():
             pieces.append(_encoded(run))
+            digester.update(pieces[-1])
             yield
         while prepared.envelopes:
             del prepared.envelopes[-4:]
             yield
-        return cls(place, pieces, sum(map(len, pieces)), records, prepared.total, codec.digest(*pieces))
+        return cls(place, pieces, sum(map(len, pieces)), records, prepared.total, digester.digest())
 
 
 def _encoded(prepared: Prepared) -> bytes:
@@ -280,9 +281,10 @@ def _remove(core: Core, version: Version, files: list[str]) -> None:
 
 
 def expire(core: Core) -> None:
-    """The sweep: drop versions that nobody staged to for too long [TXN-4]."""
+    """The sweep: drop versions that nobody staged to for too long [TXN-4]; forget writers that are forgotten [A-19]."""
     for version in list(core.staging.expired(core.clock.now_ms())):
         _drop(core, version)
+    core.writers.forget(lambda id: core.producers.newest(0, id) is None)
 
 
 # -- abort and state --------------------------------------------------------------------------------------------------

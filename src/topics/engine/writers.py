@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from topics.errors import TopicsError
 from topics.model import CommittedTopic
+
+FORGET_FROM: Final = 1024
 
 
 class Newest:
@@ -30,7 +33,8 @@ class Writers:
 
     def __init__(self) -> None:
         self.newest: dict[str, Newest] = {}
-        """Of writers that have a committed version."""
+        """Of writers that have a committed version, and of some that were forgotten since."""
+        self._most = FORGET_FROM
         self.stuck: dict[str, TopicsError] = {}
         """Writers whose commit is durable and cannot be shown yet, and why [S-290]."""
         self._lines: dict[str, deque[Callable[[], None]]] = {}
@@ -51,6 +55,12 @@ class Writers:
             return line.popleft()
         del self._lines[id]
         return None
+
+    def forget(self, is_forgotten: Callable[[str], bool]) -> None:
+        """Let go of what is kept of writers that are no more, once there may be as many of them as of others."""
+        if len(self.newest) > self._most:
+            self.newest = {id: one for id, one in self.newest.items() if not is_forgotten(id)}
+            self._most = max(2 * len(self.newest), FORGET_FROM)
 
     def is_busy(self, id: str) -> bool:
         """Whether something of the writer is under way."""

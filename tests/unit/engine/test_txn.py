@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.engine import kit
 from topics.engine import append as appending
-from topics.engine import lifecycle, txn
+from topics.engine import lifecycle, txn, writers
 from topics.engine import read as reading
 from topics.engine.engine import Engine
 from topics.errors import (
@@ -810,6 +810,28 @@ def test_a_staged_file_that_was_damaged_fails_the_commit_and_publishes_nothing()
     stage(engine, "precious")
     commit(engine)
     assert kit.everything(engine).values == ["precious"]
+
+
+def test_what_is_kept_of_writers_goes_with_their_versions(store: kit.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A-19: kept until unused for `TOPICS_PRODUCER_TTL_MS`; nothing of a writer stays in memory for ever."""
+    monkeypatch.setattr(writers, "FORGET_FROM", 3)
+    store.options["producer_ttl_ms"] = 10_000
+    engine = store.reopen()
+    engine.core.writers._most = 3
+    for n in range(4):
+        engine.stage(f"w{n}", 1, "p", 0, "t", [new(n)])
+        engine.commit_staged(f"w{n}", 1, [("p", 1, 1)])
+    store.pass_time(2_000)
+    assert len(engine.core.writers.newest) == 4
+    store.clock.advance(20_000)
+    engine.core.producers.sweep(store.clock.now_ms())
+    store.pass_time(2_000)
+    engine.stage("w9", 1, "p", 0, "t", [new(9)])
+    engine.commit_staged("w9", 1, [("p", 1, 1)])
+    engine.core.writers._most = 3
+    store.pass_time(2_000)
+    assert set(engine.core.writers.newest) == {"w9"}
+    assert engine.writer("w0").version is None
 
 
 parts = st.lists(st.lists(st.tuples(st.sampled_from("tuv"), st.integers(1, 5)), min_size=1, max_size=4), max_size=4)

@@ -4,7 +4,9 @@
     2   `storage.salvage` copies and pads
     3   an engine opens with `salvage=True`: a jump in a topic's seqs becomes a gap of reason 2 that is logged, frames
         of topics whose creation was lost are skipped and counted
-    4   full checkpoint, snapshot, clean close: the padded files are not needed any more
+    4   segments that the cold tier is known not to have become damage for good [S-317]; an index that was lost is
+        taken from there as it is, whether or not it knows the latest deletes [S-316]
+    5   full checkpoint, snapshot, clean close: the padded files are not needed any more
 
 Interrupted anywhere it can be repeated, also when the log needs no padding any more: step 3 may still be due. The
 caller's thread.
@@ -12,14 +14,24 @@ caller's thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from topics.engine.core import Core
 from topics.engine.engine import Engine, RecoveryReport
+from topics.engine.topic import Topic
+from topics.errors import StoreUnavailable
 from topics.fs import Fs, OsFs
 from topics.settings import Settings
 from topics.storage.lockfile import StoreLock
 from topics.storage.salvage import Plan, Salvaged, pad, plan_salvage
+from topics.storage.segfile import footer_hash
+from topics.storage.segments import TopicSegments
+from topics.storage.tiers.relocation import adopt_stub, any_stub
+from topics.storage.tiers.store import SegmentId, SegmentStore, check_owner
+
+log = logging.getLogger("topics.engine")
 
 
 class Recovered(Protocol):
@@ -58,6 +70,8 @@ def salvage(
         lock.release()
     engine = opened(fs, path)
     try:
+        if isinstance(engine, Engine):
+            settle_cold(engine.core)
         engine.checkpoint(full=True)
     finally:
         engine.close()
@@ -67,3 +81,53 @@ def salvage(
 def _engine(config: Settings | None) -> Callable[[Fs, str], Recovered]:
     """How the engine itself is opened. On the real disk it makes its own `Fs`, and asks for the machine's boot id."""
     return lambda fs, path: Engine.open(path, config, fs=None if isinstance(fs, OsFs) else fs, salvage=True)
+
+
+def settle_cold(core: Core) -> None:
+    """Make final what the cold tier has lost; where it cannot be asked nothing is decided."""
+    if core.cold.root is None:
+        return
+    try:
+        check_owner(core.cold.root, core.cold.store_id)
+        for topic in core.topics.values():
+            if topic.index.segments is not None:
+                _settle(core, topic, topic.index.segments, core.cold.root.topic(topic.id))
+    except StoreUnavailable as error:
+        log.error("the cold tier cannot be asked; nothing in it is given up: %s", error)
+
+
+def _settle(core: Core, topic: Topic, segments: TopicSegments, store: SegmentStore) -> None:
+    for one in segments.segments:
+        if not one.cold or one.stub:
+            continue
+        raw = any_stub(store, segments.files, one) if one.unindexed else None
+        if raw is not None:
+            segments.files.write_footed(one.first, raw)
+            segments.files.sync_dir()
+            adopt_stub(one, raw)
+            one.idx_xxh3 = footer_hash(raw)
+        elif not one.unindexed and store.exists(SegmentId(one.first, one.generation), "data"):
+            continue
+        else:
+            log.error("topic %r: segment %d is lost in the cold tier", topic.name, one.first)
+            one.cold = one.unindexed = False
+            one.lost = True
+            segments.give_up(one)
+        segments.reader.forget(one)
+    if any(one.given_up for one in segments.segments):
+        _write_losses(segments)
+    core.touch(topic)
+    topic.forget_ahead()
+    topic.recount()
+
+
+def _write_losses(segments: TopicSegments) -> None:
+    """What was given up is said on disk, as a start does it [S-250]."""
+    cycle = segments.begin()
+    try:
+        cycle.prepare()
+        cycle.sync()
+    except OSError:
+        segments.abandon(cycle)
+        raise
+    segments.commit(cycle)

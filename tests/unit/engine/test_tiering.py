@@ -13,8 +13,9 @@ from topics.codec.project import Projection
 from topics.engine import read as reading
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
+from topics.engine.salvage import salvage
 from topics.errors import ColdStoreMismatch, StoreUnavailable
-from topics.fs import OsFs
+from topics.fs import Fs, OsFs
 from topics.model import new
 from topics.storage.descriptor import Segment
 from topics.storage.inspect import inspect
@@ -474,6 +475,29 @@ def test_a_lost_stub_without_the_tier_reads_as_damage_until_the_tier_is_back() -
     store.engine.checkpoint(full=True)
     store.kill()
     assert kit.everything(store.engine).values == [1, 3, 7, 9, 11]
+
+
+def test_only_salvage_makes_what_the_tier_lost_final() -> None:
+    """[S-317, S-316] A lost object becomes damage on disk, a lost index is taken from the tier as it is."""
+    store = store_of(12)
+    store.engine.delete(kit.TOPIC, seqs=[8])
+    store.engine.checkpoint(full=True)
+    store.engine.close()
+    gone = cold_files(store, ".data")[0]
+    raw = store.sim.files()[gone]
+    store.sim.lose_file(gone)
+    store.sim.lose_file(hot_files(store, ".idx")[2])
+    config = EngineConfig(**store.options)
+
+    def opened(fs: Fs, path: str) -> Engine:
+        return Engine.open(path, config, clock=store.clock, fs=fs, boot_id="boot-0", salvage=True)
+
+    salvage(store.sim, "store", config=config, open_engine=opened)
+    store.sim.load({gone: raw})
+    store.kill()
+    seen = kit.everything(store.engine)
+    assert seen.ranges == [(1, 3, "corrupt")]
+    assert seen.values == [4, 5, 6, 7, 8, 9, 10, 11, 12], "the tier's index did not know of the delete yet"
 
 
 def test_lost_tags_of_a_cold_segment_come_from_the_tier_and_no_delete_misses_them() -> None:

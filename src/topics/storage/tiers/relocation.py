@@ -276,18 +276,23 @@ def _whole(store: SegmentStore, id: SegmentId, part: Part) -> bytes | None:
         return None
 
 
-def same_stub(store: SegmentStore, files: SegmentFiles, segment: Segment) -> bytes | None:
-    """The `.idx` that the tier has of a segment, if it is the one the descriptor knows; None if not."""
+def any_stub(store: SegmentStore, files: SegmentFiles, segment: Segment) -> bytes | None:
+    """The `.idx` that the tier has of a segment, if it verifies; it may lag behind deletes."""
     raw = _whole(store, SegmentId(segment.first), "idx")
     if raw is None or len(raw) != (segment.n + 1) * codec.ENTRY_BYTES:
         return None
     footer = verified(files, segment.first, raw)
-    if footer is None or footer.n != segment.n or footer.magic != codec.COLD:
+    return raw if footer is not None and footer.n == segment.n and footer.magic == codec.COLD else None
+
+
+def same_stub(store: SegmentStore, files: SegmentFiles, segment: Segment) -> bytes | None:
+    """The `.idx` that the tier has of a segment, if it is the one the descriptor knows; None if not."""
+    raw = any_stub(store, files, segment)
+    if raw is None:
         return None
     # The snapshot may be from before the move: the same entries under the footer of a hot segment are as good.
-    hot = codec.encode_footer(
-        raw[: -codec.ENTRY_BYTES], files.segment_mask(segment.first), codec.HOT, footer.generation
-    )
+    mask, generation = files.segment_mask(segment.first), int.from_bytes(raw[-16:-14], "little")
+    hot = codec.encode_footer(raw[: -codec.ENTRY_BYTES], mask, codec.HOT, generation)
     return raw if segment.idx_xxh3 in (footer_hash(raw), footer_hash(hot)) else None
 
 

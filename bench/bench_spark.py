@@ -5,6 +5,7 @@ one row; `count` and a group by, of which Parquet reads no or one column, withou
 tag and a node, sealed segments, one local session with two cores.
 
 The share of `.data` that a 1 % read fetches is counted in the reader itself, without Spark.
+Not measured: several machines, an object store.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +70,10 @@ class Client:
         whole = b"".join(pieces)
         self._rest = whole[length:]
         return whole[:length]
+
+    def close(self) -> None:
+        """No more requests."""
+        self._socket.close()
 
     def _more(self) -> bytes:
         data = self._socket.recv(1 << 20)
@@ -170,7 +174,7 @@ def probing(port: int) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -220,9 +224,9 @@ def _children(pid: int) -> list[int]:
 
 def run(rows: int, dir: Path) -> dict[str, Any]:
     """One load."""
-    with served(dir / "store") as (port, pid), probing(port) as other:
+    with served(dir / "store") as (port, pid), probing(port) as other, closing(Client(port)) as client:
         assert other.stdin is not None
-        memory, client = Memory(pid), Client(port)
+        memory = Memory(pid)
         memory.start()
         took: dict[str, float] = {}
 

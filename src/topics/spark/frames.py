@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ def _options(
     more: dict[str, object],
 ) -> dict[str, str]:  # fmt: skip
     named: dict[str, object | None] = {
-        "path": path,
+        "path": None if path is None else os.path.abspath(path),  # Spark's processes are elsewhere
         "url": url,
         "topics": topics if isinstance(topics, str) else ",".join(topics),
         "startingSeq": seq[0],

@@ -14,6 +14,7 @@ DataFrame [K-12]. Errors end in our own line [K-15].
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
@@ -142,7 +143,8 @@ class TopicsReader(DataSourceReader):
     """A read of what the options select."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self._options = parse_read(given)
+        options = parse_read(given)
+        self._options = options._replace(path=None if options.path is None else os.path.abspath(options.path))
 
     @told
     def partitions(self) -> list[InputPartition]:

@@ -40,14 +40,14 @@ class History:
     Old segments stay, move to a folder, or become objects, one third of the seeds each.
     """
 
-    def __init__(self, seed: int, fs: Fs | None = None) -> None:
+    def __init__(self, seed: int, fs: Fs | None = None, home: str = "") -> None:
         self.random = random.Random(seed)
         self.sim = SimFs(seed) if fs is None else fs
         self.clock = ManualClock()
         config = EngineConfig(
             wal_file_bytes=65536, wal_init_zero=False, segment_max_events=self.random.choice([3, 8, 50]),
             reclaim_rewrite=True, rewrite_min_bytes=1, rewrite_every_ms=0, hot_retain_segments=1,
-            cold_dir=(None, "cold", f"memory://history-{next(_NUMBERS)}")[seed % 3],
+            cold_dir=(None, f"{home}cold", f"memory://history-{next(_NUMBERS)}")[seed % 3],
         )  # fmt: skip
         self.engine = Engine.open(PATH, config, clock=self.clock, fs=self.sim)
         self.names = ["alpha", "beta.2", "gamma"]

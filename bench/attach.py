@@ -39,8 +39,8 @@ ROWS = 5_000_000
 CHUNK = 10_000
 PARTS = 8
 TOPIC = "loaded"
-PAUSE_S = 5.0
-"""How long the other client is alone."""
+PAUSE_S = 10.0
+"""How long the other client is alone, before the load and behind it: a machine may have other work at times."""
 SAMPLE_S = 0.05
 SMALL = b'{"records":[{"data":{"kg":412.5,"line":"dock-7"},"tag":"pallet:A19"}]}'
 TIMEOUT_S = 900.0
@@ -251,6 +251,8 @@ def run(rows: int, dir: Path) -> dict[str, Any]:
         phase("behind")
         assert [(one["count"], one["attached"]) for one in answer["topics"]] == [(rows, True)], answer
         check(client, rows)
+        phase("alone")
+        threading.Event().wait(PAUSE_S)
         memory.stop()
         told, _ = other.communicate()
     phases = json.loads(told)

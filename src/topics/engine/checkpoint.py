@@ -51,7 +51,7 @@ _PACKED = np.dtype((np.void, ENTRY_BYTES))
 class CheckpointResult:
     """What a checkpoint did: topics written, segments sealed by it."""
 
-    __slots__ = ("pins", "sealed", "snapshot", "topics", "trouble")
+    __slots__ = ("held", "pins", "sealed", "snapshot", "topics", "trouble")
 
     def __init__(self) -> None:
         self.topics = 0
@@ -59,8 +59,18 @@ class CheckpointResult:
         self.snapshot: int | None = None
         self.trouble: list[str] = []
         """What could not be written, and why."""
+        self.held: Topic | None = None
+        """One that was left out, because a commit is being attached to it."""
         self.pins: list[Everything] = []
         """What its snapshot names is held by them."""
+
+
+class _Held(WalIo):
+    """Everything lies in segment files but what a topic has that a commit is being attached to."""
+
+    def __init__(self, topic: Topic) -> None:
+        super().__init__(OSError(f"topic {topic.name!r}: a commit is being attached to it"), "topics stay in the log")
+        self.topic = topic
 
 
 Asked = Callable[[CheckpointResult | TopicsError], None]
@@ -325,7 +335,21 @@ class Checkpointer:
         `pin` holds everything already; from the snapshot on, what that names. `final` takes every topic, like a full
         one; file and snapshot are the business of whoever closes the engine.
         """
-        self._asked.append((done, full, snapshot, final))
+
+        def over(outcome: CheckpointResult | TopicsError) -> None:
+            if not isinstance(outcome, _Held) or self._core.closing:
+                done(outcome)
+                return
+            # In line behind the commit: it takes long, and has nothing to do with what was acknowledged before.
+            self._core.in_line(outcome.topic, again, lambda error: late(outcome, error))
+
+        def again() -> None:
+            self.ask(done, full=full, snapshot=snapshot, pin=pin)
+
+        def late(outcome: TopicsError, error: object) -> None:
+            again() if isinstance(error, TopicNotFound) and not self._core.closing else done(outcome)
+
+        self._asked.append((over if full else done, full, snapshot, final))
         if pin is not None:
             self._pins.append(pin)
         if not self._running:
@@ -439,7 +463,7 @@ class Checkpointer:
                 topic.mark_again()
                 reclaim.explain_dead_prefix(topic)
                 if full and topic.attaching and (topic.needed or topic.index.tail.records):
-                    result.trouble.append(f"topic {topic.name!r}: a commit is being attached to it")
+                    result.held = topic
                 if self._selected(topic, now, full or id in wanted, id in sealing):
                     jobs.append(_Job(topic, now, self._durable_floor(topic), seal=id in sealing))
             except OSError as error:
@@ -672,7 +696,7 @@ class Checkpointer:
         reclaim.drop_dead(core)
         if forced or (may_snapshot and self._snapshots.due()):
             snapped = partial(self._snapped, result, finish)
-            pins = () if any(job.unsettled for job in jobs) else result.pins
+            pins = () if result.held is not None or any(job.unsettled for job in jobs) else result.pins
             self._snapshots.take(self.number, force=forced, clean=False, done=snapped, pins=pins)
         else:
             finish(_trouble(result))
@@ -717,7 +741,7 @@ def _records(run: EntryRun | GapRun) -> int:
 def _trouble(result: CheckpointResult) -> TopicsError | None:
     """Not everything lies in segment files [A-15]; the log keeps what does not."""
     if not result.trouble:
-        return None
+        return None if result.held is None else _Held(result.held)
     return WalIo(OSError("; ".join(result.trouble[:3])), f"{len(result.trouble)} topics stay in the log")
 
 

@@ -536,6 +536,31 @@ def test_a_full_checkpoint_says_when_a_topic_cannot_be_written_for_an_attach() -
     assert everything(store.kill()).seqs == [1, 2, *range(4, 25)]
 
 
+@pytest.mark.parametrize("pin_ms", [0, 60_000])
+def test_a_full_checkpoint_waits_for_a_commit_that_is_being_attached(
+    monkeypatch: pytest.MonkeyPatch, pin_ms: int
+) -> None:
+    """A-15: a backup during a bulk load is no failure; deletes made before it are on disk when it is answered."""
+    store = Store(segment_max_bytes=300)
+    engine = store.put()
+    commit(engine)
+    engine.delete(TOPIC, seqs=[3])
+    parts = stage(engine, 2)
+    outcomes: list[Any] = []
+    arrange = storage.arrange
+
+    def busy(*given: Any) -> None:
+        engine.begin_checkpoint(outcomes.append, pin_ms)  # the topic is held by now
+        arrange(*given)
+
+    monkeypatch.setattr(storage, "arrange", busy)
+    engine.commit_staged(ID, 2, parts, attach="always")
+    store.pass_time(0)
+    assert [isinstance(one, TopicsError) for one in outcomes] == [False], outcomes
+    assert not engine.core.names[TOPIC].needed
+    assert everything(store.kill()).seqs == [1, 2, *range(4, 25)]
+
+
 @pytest.mark.parametrize("op", ["rmdir", "remove"])
 def test_what_cannot_be_cleared_from_staging_does_not_keep_a_store_from_opening(op: str) -> None:
     """S-286: nothing there is part of the store; a commit of the same version goes over it."""

@@ -253,7 +253,8 @@ class _Topic:
             return
         try:
             frames = _Frames(self._files, self._found, first, self._where(first, "data", generation))
-            frames.check(file, entries, live, self._in_log(live, first))
+            is_cold = generation not in present.generations
+            frames.check(file, entries, live, self._in_log(live, first), is_cold=is_cold)
             size = file.size()
         finally:
             close_quietly(file)
@@ -355,8 +356,11 @@ class _Frames:
         self.tags: dict[bytes, array[int]] = {}
         """Of the frames that verify."""
 
-    def check(self, file: File, entries: Entries, live: npt.NDArray[np.bool_], in_log: bool) -> None:
-        """`in_log` says that the log has all live records: should not one frame verify, they are refilled from it."""
+    def check(self, file: File, entries: Entries, live: npt.NDArray[np.bool_], in_log: bool, *, is_cold: bool) -> None:
+        """`in_log` says that the log has all live records: should not one frame verify, they are refilled from it.
+
+        A cold copy may lag behind the deletes of its `.idx` here, which is the one that counts [S-315].
+        """
         n = len(entries)
         bad, wrong, unmarked, undone, odd = (np.zeros(n, np.bool_) for _ in range(5))
         for at in chunks(entries, np.flatnonzero(entries["len"])):
@@ -372,7 +376,7 @@ class _Frames:
             witness = np.frombuffer(data, np.uint8)[(rows["offset"] + rows["len"]).astype(np.int64) - 1]
             marked = entries["flags"][good] & codec.DELETED != 0
             unmarked[good] = (witness == codec.DELETE_BYTE) & ~marked
-            undone[good] = (witness == 0) & marked
+            undone[good] = (witness == 0) & marked & (not is_cold)
             odd[good] = (witness != 0) & (witness != codec.DELETE_BYTE)
             self._learn_tags(data, rows)
         lost = "segment_refillable" if in_log and bad[entries["len"] != 0].all() else "frame_damaged"

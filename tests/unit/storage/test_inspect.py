@@ -319,6 +319,15 @@ def test_cold_segments_are_looked_at_where_they_can_be() -> None:
     assert inspect(disk, ROOT, cold="vault").findings == ()
 
 
+def test_a_cold_copy_may_lag_behind_the_deletes_of_its_stub() -> None:
+    """S-315: the local `.idx` is the witness; an object store never changes the data at all."""
+    plain, marked = Topic().segment(4, magic=segment.COLD), Topic().segment(4, magic=segment.COLD, deleted=[2])
+    data = plain.path(1, "data")
+    disk = storekit.on_sim(storekit.without(storekit.store(marked), data))
+    disk.load({"vault/.topics-store": storekit.STORE_ID.encode(), f"vault/{data}": plain.files[data]})
+    assert inspect(disk, ROOT, cold="vault").findings == ()
+
+
 def test_snapshots_are_all_read(clean: Files) -> None:
     """S-215, S-216, R-4: one damaged is a warning, all of them lose the store; a newer version's is refused."""
     one, two = "meta/snapshot-0000000000000001.bin", "meta/snapshot-0000000000000002.bin"

@@ -153,6 +153,8 @@ class _Opening:
             behind = firsts[at + 1] if at + 1 < len(firsts) else ckpt_seq + 1
             segment = self._open(first, listing[first], rows.get(first), behind - first)
             if segment is not None:
+                # Whether the copy has the deletes of the stub is for the relocator to find out [S-315].
+                segment.behind = segment.cold and not segment.unindexed and segment.live < segment.n
                 segments.append(segment)
         if self._names_changed:
             self._files.sync_dir()

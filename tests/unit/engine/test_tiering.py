@@ -273,6 +273,24 @@ def test_the_cold_copy_follows_at_most_once_a_minute() -> None:
     assert store.sim.files()[first] != after[first]
 
 
+@pytest.mark.parametrize("stop", ["killed", "reopened"])
+def test_the_cold_copy_follows_deletes_of_an_earlier_run(stop: str) -> None:
+    """[S-315] A stop between a delete and the next round does not leave the copy behind for good."""
+    store = store_of(7)
+    store.engine.delete(kit.TOPIC, seqs=[2])
+    store.engine.checkpoint(full=True)
+    store.stop(stop)
+    store.relocate()
+    for path in cold_files(store, ".idx"):
+        assert store.sim.files()[path] == store.sim.files()[path.replace("cold/", "store/")]
+    before = store.sim.files()
+    store.stop(stop)
+    store.relocate()
+    assert {path: before[path] for path in cold_files(store)} == {
+        path: store.sim.files()[path] for path in cold_files(store)
+    }
+
+
 def test_dead_cold_segments_lose_their_objects_and_dead_prefixes_all() -> None:
     """[S-274] In mid-log the index stays, below the floors nothing does."""
     store = store_of(20)

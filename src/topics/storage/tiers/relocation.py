@@ -198,6 +198,8 @@ class Following:
         if footer is None or (footer.n, footer.generation, footer.magic) != (self._n, self._id.generation, codec.COLD):
             return
         store = self._root.topic(self._files.topic_id)
+        if _is_there(store, self._id, "idx", *_given(raw)[1:]):
+            return  # the run before this one got that far: the index goes last
         if store.mutable:
             entries = entries_in(raw, footer.n)
             gone = entries[(entries["len"] != 0) & (entries["flags"] & codec.DELETED != 0)]

@@ -387,8 +387,8 @@ def _name(route: Route) -> Json:
         return {"type": "string", **ROUTER_NAME}
     if route.path == "/v0/txn/{id}":
         return {"type": "string", "minLength": 1, "maxLength": 128}
-    if "{id}" in route.path:
-        return {"type": "string", "minLength": 1}
+    if route.path == "/v0/pins/{id}":
+        return {"type": "string", "pattern": "^[0-9a-f]{32}$"}
     pattern = TOPIC_NAME["pattern"]
     readable = route.scopes == {"read"}
     return {"type": "string", "pattern": pattern.replace("^[A", "^[$A", 1) if readable else pattern}

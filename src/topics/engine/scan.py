@@ -130,14 +130,15 @@ class _Scan:
     def _go_on(self) -> None:
         """A stretch; more of them in slices, or when what the cold tier has of them is here."""
         self._check_topic()
-        if self._walk():
-            self._core.owner.sliced(self._stretches(), self._over)
+        waited = bool(self._found)
+        more = self._walk()
+        if more or waited:
+            self._core.owner.sliced(self._stretches(more), self._over)
         else:
             self._over(None)
 
-    def _stretches(self) -> Iterator[None]:
+    def _stretches(self, more: bool) -> Iterator[None]:
         """What is left, stretch by stretch, as the owner; then what went meanwhile is taken out."""
-        more = True
         while more:
             yield
             with self._core.owner:

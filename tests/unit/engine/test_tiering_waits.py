@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.engine import kit
+from tests.unit.engine.test_engine_scan import rows_of, scan
 from tests.unit.engine.test_tiering import cold_of, mount, segments_of, store_of, unmount
 from tests.unit.engine.watchkit import Tap
 from topics.engine.engine import Engine
@@ -262,3 +263,21 @@ def test_a_tier_that_was_not_there_at_the_start_is_claimed_and_used_once_it_is(t
         assert folder.store_id() == engine.core.store_id
         assert cold_of(engine, OLD)[:3] == [True] * 3
         assert [one.data for one in engine.read(OLD, 0).records] == list(range(1, 41))
+
+
+@pytest.mark.parametrize("gone", [[3], [3, 180], [3, *range(129, 191)]])
+def test_what_is_deleted_while_a_scan_waits_for_the_tier_does_not_leave(
+    engine: Engine, tier: Tier, gone: list[int]
+) -> None:
+    """[A-21] A deleted payload never leaves the server, also one that was found before the wait."""
+    engine.append(OLD, [new(n) for n in range(41, 201)])
+    engine.checkpoint(full=True)
+    move(engine)
+    assert len(kit.seqs(engine.read(OLD, 0, limit=130))) == 130  # a first stretch of the scan is in the cache
+    tier.gate.clear()
+    found = in_thread(lambda: scan(engine, OLD, 1, 190))
+    assert tier.asked.acquire(timeout=kit.WAIT_S)
+    assert engine.delete(OLD, seqs=gone).deleted == len(gone)
+    tier.gate.set()
+    rows = rows_of(engine, found.result(kit.WAIT_S), OLD)
+    assert [row[0] for row in rows] == [n for n in range(1, 191) if n not in gone]

@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from topics import paths, settings
@@ -93,8 +94,10 @@ def _salvage(fs: Fs, path: str, args: argparse.Namespace) -> int:
         return 0
     from topics.engine.salvage import salvage
 
+    loaded = settings.from_env().settings
+    config = replace(loaded, cold_dir=args.cold or loaded.cold_dir)
     with Progress("salvaging", silent=args.json or args.quiet) as progress:
-        outcome = salvage(fs, path, config=settings.from_env().settings, looked=progress.add)
+        outcome = salvage(fs, path, config=config, looked=progress.add)
     report = _examine(fs, path, args)
     if args.json:
         done = plan_object(outcome.plan) | {

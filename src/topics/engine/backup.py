@@ -30,7 +30,7 @@ def held(
     fs: Fs, path: str, config: Settings | None = None, *, clock: Clock | None = None, boot_id: str | None = None
 ) -> Iterator[Snapshot]:
     """The snapshot of a store that nobody else opens meanwhile; `DataDirInUse` if somebody has."""
-    own = _as_laid_out(fs, path, EngineConfig.of(config or EngineConfig()))
+    own = as_laid_out(fs, path, EngineConfig.of(config or EngineConfig()))
     engine = Engine.open(path, own, fs=None if isinstance(fs, OsFs) else fs, clock=clock, boot_id=boot_id)
     engine.close()
     if engine.core.corrupt:
@@ -53,8 +53,12 @@ def _found(corrupt: int) -> str:
     return f"{segments} had to be made anew or given up when it was opened; readers are told what is lost"
 
 
-def _as_laid_out(fs: Fs, path: str, config: EngineConfig) -> EngineConfig:
-    """With as many shards as the store has: a backup is no reason to lay out its log anew."""
+def as_laid_out(fs: Fs, path: str, config: EngineConfig) -> EngineConfig:
+    """With as many shards as the store has, and the cold tier that it names where none is configured [S-346].
+
+    A command that opens a store for a moment is no reason to lay out its log anew, or to forget its tier.
+    """
     headers = SnapshotStore(fs, f"{path}/{paths.META_DIR}").headers(None)
     groups = [row.group for row in headers[0].wal if not row.retired] if headers else []
-    return replace(config, wal_shards=len(groups)) if groups else config
+    cold_dir = config.cold_dir or (headers[0].cold if headers else None)
+    return replace(config, wal_shards=len(groups) or config.wal_shards, cold_dir=cold_dir)

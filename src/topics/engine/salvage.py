@@ -18,6 +18,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from topics.engine.backup import as_laid_out
+from topics.engine.config import EngineConfig
 from topics.engine.core import Core
 from topics.engine.engine import Engine, RecoveryReport
 from topics.engine.topic import Topic
@@ -80,7 +82,12 @@ def salvage(
 
 def _engine(config: Settings | None) -> Callable[[Fs, str], Recovered]:
     """How the engine itself is opened. On the real disk it makes its own `Fs`, and asks for the machine's boot id."""
-    return lambda fs, path: Engine.open(path, config, fs=None if isinstance(fs, OsFs) else fs, salvage=True)
+
+    def opened(fs: Fs, path: str) -> Engine:
+        own = as_laid_out(fs, path, EngineConfig.of(config or EngineConfig()))
+        return Engine.open(path, own, fs=None if isinstance(fs, OsFs) else fs, salvage=True)
+
+    return opened
 
 
 def settle_cold(core: Core) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.kit import Running, records, running
+from tests.unit.engine.test_tiering_waits import move
 from topics.cli import main as cli
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
@@ -40,7 +43,7 @@ SMALL = EngineConfig(segment_max_events=4, min_free_bytes=0)
 
 @pytest.fixture
 def topics(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    for name in ("TOPICS_URL", "TOPICS_API_KEY", "TOPICS_DATA_DIR"):
+    for name in ("TOPICS_URL", "TOPICS_API_KEY", "TOPICS_DATA_DIR", "TOPICS_COLD_DIR"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*words: object) -> Result:
@@ -213,3 +216,52 @@ def test_a_server_does_not_open_what_is_half_restored(topics: Run, store: Path, 
     assert topics("restore", tmp_path / "bk", tmp_path / "new").status == 0
     assert (tmp_path / "new/meta/STORE").read_text() == "0" * 32 + "\n"
     assert seqs(tmp_path / "new") == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Path:
+    """A store whose sealed segments are cold, as a kill leaves it: its newest record is in the log."""
+    config = replace(SMALL, cold_dir=str(tmp_path / "cold"), hot_retain_segments=0)
+    with Engine.open(str(tmp_path / "open"), config) as engine:
+        engine.append("orders", [{"data": n} for n in range(1, 11)])
+        engine.checkpoint(full=True)
+        move(engine)
+        engine.checkpoint(full=True)
+        engine.append("orders", [{"data": 11}])
+        shutil.copytree(tmp_path / "open", tmp_path / "data")
+    return tmp_path / "data"
+
+
+def test_a_killed_store_with_a_cold_tier_is_copied_without_being_told_where_that_is(
+    topics: Run, tiered: Path, tmp_path: Path
+) -> None:
+    """S-319, S-346: the snapshot says where it is, and goes on saying so."""
+    for _ in range(2):
+        made = topics("backup", "--path", tiered, tmp_path / "bk", "--json")
+        assert (made.status, made.err) == (0, "")
+    assert topics("restore", tmp_path / "bk", tmp_path / "new").status == 0
+    assert seqs(tmp_path / "new") == list(range(1, 12))
+    assert "cold_unchecked" not in topics("doctor", tiered).out
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_salvage_looks_at_the_cold_tier_where_doctor_does(
+    topics: Run, tiered: Path, tmp_path: Path, moved: bool
+) -> None:
+    """S-317, S-346: what is lost there is made final, not forgotten."""
+    where: tuple[object, ...] = ()
+    if moved:
+        (tmp_path / "cold").rename(tmp_path / "elsewhere")
+        where = ("--cold", tmp_path / "elsewhere")
+    next((tmp_path / ("elsewhere" if moved else "cold")).glob("topics/*/seg-0000000000000001.data")).unlink()
+    assert "cold_missing" in topics("doctor", tiered, *where).out
+    assert topics("doctor", tiered, "--salvage", *where).status == 0
+    report = topics("doctor", tiered, "--json").json
+    assert {one["code"] for one in report["findings"]} <= {"not_closed"}, report["findings"]
+    with Engine.open(
+        str(tiered), replace(SMALL, cold_dir=str(where[1]) if moved else str(tmp_path / "cold"))
+    ) as engine:
+        found = engine.read("orders")
+    assert found.tombstone is not None
+    assert (found.tombstone.gap_from, found.tombstone.gap_to, found.tombstone.reason) == (1, 4, "corrupt")
+    assert [one.seq for one in found.records] == list(range(5, 12))

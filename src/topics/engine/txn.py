@@ -341,7 +341,7 @@ def _brought(core: Core, id: str, committed: Pair) -> tuple[CommittedTopic, ...]
 def recovered(core: Core) -> None:
     """Behind a recovery: what the newest version of each writer brought where, from the pairs of the topics."""
     committed = dict(core.producers.writers())
-    for topic_id, id, pair in core.producers.topics_of(committed):
+    for topic_id, id, pair in sorted(core.producers.topics_of(committed), key=lambda row: row[:2]):
         topic = core.topics.get(topic_id)
         if topic is not None and pair.epoch == committed[id].epoch:
             newest = core.writers.newest.setdefault(id, Newest(pair.epoch, {}))

@@ -587,17 +587,20 @@ def test_a_writer_tells_its_version_and_what_it_has_staged(store: kit.Store) -> 
 @pytest.mark.parametrize("place", ["reopened", "killed", "crashed", "trimmed"])
 def test_a_writer_is_the_same_after_a_restart_but_for_its_staging(place: str) -> None:
     """A-19, S-287: the committed version and what it brought where survive."""
-    store = kit.Store(place)
-    store.put("u", durability="disk")
+    store = kit.Store(place, wal_shards=3)
+    names = ["u", "v", "w", "x"]
+    for name in names:
+        store.put(name, durability="disk")
     stage(store.engine, 1, version=3)
-    stage(store.engine, 2, 3, chunk=1, version=3, topic="u")
-    commit(store.engine, ("p", 2, 3), version=3)
+    for chunk, name in enumerate(names, 1):
+        stage(store.engine, 2, 3, chunk=chunk, version=3, topic=name)
+    commit(store.engine, ("p", 5, 9), version=3)
     before = store.engine.writer(ID)
     engine = store.settle()
     after = engine.writer(ID)
     assert (after.version, after.committed_ts) == (before.version, before.committed_ts)
-    assert sorted(after.topics, key=str) == sorted(
-        (one.__class__(one.topic, one.first_seq, one.last_seq, one.count) for one in before.topics), key=str
+    assert after.topics == tuple(
+        one.__class__(one.topic, one.first_seq, one.last_seq, one.count) for one in before.topics
     )
     assert commit(engine, version=3).deduped
 

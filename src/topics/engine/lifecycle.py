@@ -24,6 +24,7 @@ from topics.errors import (
     LimitReached,
     TopicExistsIncompatible,
     TopicNotEmpty,
+    TopicNotFound,
     TopicsError,
 )
 from topics.fs import close_quietly, pwrite_all
@@ -51,7 +52,12 @@ def _put(core: Core, name: str, config: TopicConfig | Mapping[str, object] | Non
         return
     parsed = TopicConfig.parse(config, name)
     quiet = retention.has_caps(topic.config) or retention.has_caps(parsed) or bool(topic.classes or topic.line)
-    core.in_line(topic, lambda: _configure(core, topic, parsed, done), done, quiet=quiet)
+
+    def lost(error: object) -> None:
+        # It was deleted while this waited: whether there is one is decided like at the beginning.
+        put(core, name, config, done) if isinstance(error, TopicNotFound) else done(error)
+
+    core.in_line(topic, lambda: _configure(core, topic, parsed, done), lost, quiet=quiet)
 
 
 def create(core: Core, name: str, config: TopicConfig | Mapping[str, object] | None, done: Outcome) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.engine.kit import TOPIC, WAIT_S, Store, everything, gap, numbers, seqs, values, write
 from topics.engine import append as appending
-from topics.engine import txn
+from topics.engine import lifecycle, txn
 from topics.engine.append import Write
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
@@ -244,8 +244,6 @@ def test_a_topic_that_is_deleted_while_segments_are_stamped_is_created_anew(monk
     core = engine.core
 
     def delete() -> None:
-        from topics.engine import lifecycle
-
         lifecycle.delete(core, TOPIC, lambda outcome: None)
 
     while_stamping(monkeypatch, delete)
@@ -534,6 +532,32 @@ def test_a_full_checkpoint_says_when_a_topic_cannot_be_written_for_an_attach() -
     store.pass_time(1000)
     engine.checkpoint(full=True)
     assert everything(store.kill()).seqs == [1, 2, *range(4, 25)]
+
+
+def test_a_configuration_that_waits_for_an_attach_creates_the_topic_if_it_goes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TOP-1, TOP-2: a PUT creates or reconfigures; it does not say that there is no such topic."""
+    store = Store()
+    engine = store.put()
+    core, parts = engine.core, stage(engine)
+    outcomes: list[Any] = []
+    arrange, calls = storage.arrange, [1]
+
+    def busy(*given: Any) -> None:
+        if calls:
+            calls.pop()
+            lifecycle.put(core, TOPIC, {"ttl_ms": 60_000}, outcomes.append)  # behind the commit that holds the topic
+            lifecycle.delete(core, TOPIC, lambda outcome: None)
+        arrange(*given)
+
+    monkeypatch.setattr(storage, "arrange", busy)
+    engine.commit_staged(ID, 1, parts, attach="always")
+    store.pass_time(0)
+    ((_, config),) = outcomes
+    assert config.ttl_ms == 60_000
+    assert engine.state(TOPIC).config.ttl_ms == 60_000
+    assert everything(engine).seqs == list(range(1, 13))
 
 
 @pytest.mark.parametrize("pin_ms", [0, 60_000])

@@ -25,7 +25,7 @@ from topics.clock import SystemClock
 from topics.codec import snapshot as snapshots
 from topics.errors import CallerError, DataDirInUse, TopicsError
 from topics.fs import Fs, OsFs
-from topics.storage.backup.depot import Depot
+from topics.storage.backup.depot import Depot, FolderDepot
 from topics.storage.backup.faults import SourceChanged
 from topics.storage.backup.place import cold_fetcher, open_depot
 from topics.storage.backup.take import Source, Taken, Taker
@@ -76,6 +76,7 @@ def _of_stopped(fs: Fs, path: str | None, depot: Depot, copied: Callable[[int], 
     loaded = settings.from_env().settings
     path = path or loaded.data_dir
     inspect_names(fs, path)  # refuses what is no store, before an engine makes one of it
+    _require_apart(depot, path)
     try:
         check_free(fs, path)
     except DataDirInUse as error:
@@ -87,6 +88,7 @@ def _of_stopped(fs: Fs, path: str | None, depot: Depot, copied: Callable[[int], 
 
 def _of_server(fs: Fs, server: remote.Server, path: str | None, depot: Depot, copied: Callable[[int], None]) -> Taken:
     dir = path or _data_dir(server)
+    _require_apart(depot, dir)
     taker = Taker(depot, copied)
     for _ in range(CUTS_MAX):
         try:
@@ -113,6 +115,14 @@ def _of_cut(fs: Fs, server: remote.Server, dir: str, taker: Taker) -> Taken:
         return taker.take(Source(fs, dir, snapshot, fetch, is_held))
     finally:
         _release(server, str(told["pin"]["id"]))
+
+
+def _require_apart(depot: Depot, dir: str) -> None:
+    """A backup among the files of its store would go with them."""
+    if isinstance(depot, FolderDepot):
+        dest, store = os.path.realpath(depot.name), os.path.realpath(dir)
+        if os.path.commonpath((dest, store)) == store:
+            raise CallerError(f"{depot.name} lies in the store that is backed up; name a place outside {dir}")
 
 
 def _cold(named: str | None) -> str | None:

@@ -170,6 +170,22 @@ def test_refusals_are_one_line_with_a_code_and_a_hint(topics: Run, store: Path, 
         assert topics(*words).status in (1, 2)
 
 
+def test_a_backup_into_the_store_itself_is_refused(topics: Run, store: Path, server: Running, tmp_path: Path) -> None:
+    """S-319: it would go with the store, and lie among its files."""
+    (tmp_path / "link").symlink_to(store)
+    before = sorted(store.rglob("*"))
+    for dest in (store, store / "bk", store / "topics/bk", tmp_path / "link"):
+        refused = topics("backup", "--path", store, dest, "--json")
+        assert (refused.status, refused.error["code"]) == (1, "invalid_request")
+    assert sorted(store.rglob("*")) == before
+    served = tmp_path / "served"
+    key = tmp_path / "key"
+    key.write_text("boss")
+    refused = topics("backup", "--url", server.url, "--api-key-file", key, "--path", served, served / "bk", "--json")
+    assert (refused.status, refused.error["code"]) == (1, "invalid_request")
+    assert topics("backup", "--path", store, tmp_path / "data.bk").status == 0
+
+
 def test_a_key_that_may_not_is_told_by_the_server(topics: Run, server: Running, tmp_path: Path) -> None:
     """09 §2"""
     (tmp_path / "key").write_text("reader")

@@ -81,6 +81,7 @@ CODES: dict[str, Code] = {
     "frame_damaged": Code("error", "these records are lost; readers are told of a gap", _RESTORE),
     "dead_frame_damaged": Code("warning", "they are deleted or given up: nobody reads them", _NOTHING),
     "idx_damaged": Code("warning", "it is made anew from the records", _START),
+    "stub_lost": Code("warning", "the index of a cold segment is lost; the cold tier has it", _START),
     "idx_lost": Code("error", "these seqs had no record; whether by deletion or loss is not known any more", _RESTORE),
     "gap_damaged": Code("error", "why these seqs have no record is not known any more", _RESTORE),
     "entry_wrong": Code("error", "the index verifies and contradicts the records", "report it, with the files"),

@@ -34,7 +34,7 @@ from topics.storage.descriptor import Claim
 from topics.storage.findings import Area, Collector
 from topics.storage.inspect_wal import note_other, read_if_there
 from topics.storage.reindex import Entries, Range, data_end, find_frames, live_of, ranges_of, reindex, stats
-from topics.storage.segfile import Present, SegmentFiles, entries_in, footer_hash
+from topics.storage.segfile import Present, SegmentFiles, entries_in, footer_hash, verified
 from topics.storage.tags import tags_at
 from topics.storage.tiers.reading import ColdTier, ColdUnavailable
 from topics.storage.view import chunks
@@ -97,6 +97,10 @@ class _Topic:
             return
         self._others()
         listing = self._files.listing()
+        for row in expected.rows.values():
+            if row.flags & snapshot.COLD and row.first + row.count > expected.floor:
+                listing.setdefault(row.first, Present([], False, False))
+        listing = dict(sorted(listing.items()))
         firsts = list(listing)
         for at, first in enumerate(firsts):
             behind = firsts[at + 1] if at + 1 < len(firsts) else expected.ckpt_seq + 1
@@ -173,6 +177,13 @@ class _Topic:
         row = self._expected.rows.get(first)
         n = row.count if row is not None and row.flags & snapshot.SEALED else behind - first
         raw = files.read(files.path(first, "idx"))
+        if row is not None and row.flags & snapshot.COLD and not present.generations:
+            try:
+                raw = self._stub(row, raw)
+            except ColdUnavailable as error:
+                found.add("cold_unchecked", where, f"{row.live} records: {error}")
+                self._held.append(Range(first, first + n - 1))
+                return
         if raw is None:
             found.add("idx_damaged", where, "is missing")
             self._rebuilt(first, present, n, None)
@@ -198,6 +209,15 @@ class _Topic:
         self._against_row(row, entries, raw, footer)
         self._generations(first, present, footer)
         self._entries(first, entries, 0 if footer is None else footer.generation, present, footer)
+
+    def _stub(self, row: SegmentRow, raw: bytes | None) -> bytes | None:
+        """The `.idx` of a cold segment: the one here if it verifies, else the one that a start fetches [S-316]."""
+        if verified(self._files, row.first, raw or b"") is not None:
+            return raw
+        fetched = self._expected.cold.stub(self._files, row)
+        if fetched is not None:
+            self._found.add("stub_lost", self._where(row.first, "idx"))
+        return fetched or raw
 
     def _unbelieved(self, first: int, present: Present, n: int, raw: bytes, why: str) -> None:
         """An `.idx` that does not verify: of a segment, or of a gap segment, which has no data to go by."""

@@ -291,6 +291,25 @@ def test_the_cold_copy_follows_deletes_of_an_earlier_run(stop: str) -> None:
     }
 
 
+def test_doctor_takes_a_lost_stub_for_lost_only_if_the_next_start_would() -> None:
+    """[S-316] What the tier has is fetched by a start; what it cannot be asked for is not judged."""
+    store = store_of(7)
+    store.engine.close()
+    stub = hot_files(store, ".idx")[0]
+    raw = store.sim.files()[stub]
+    store.sim.load({stub: raw[:-1] + bytes([raw[-1] ^ 1])})
+    assert [one.code for one in inspect(store.sim, "store", cold="cold").findings] == ["stub_lost"]
+    store.sim.lose_file(stub)
+    store.sim.lose_file(stub.replace(".idx", ".tag"))
+    codes = {one.code for one in inspect(store.sim, "store", cold="cold").findings}
+    assert codes == {"stub_lost", "tag_damaged"}
+    files = unmount(store)
+    assert {one.code for one in inspect(store.sim, "store", cold="cold").findings} == {"cold_unchecked"}
+    mount(store, files)
+    store.sim.lose_file(cold_files(store, ".idx")[0])
+    assert "idx_lost" in {one.code for one in inspect(store.sim, "store", cold="cold").findings}
+
+
 def test_dead_cold_segments_lose_their_objects_and_dead_prefixes_all() -> None:
     """[S-274] In mid-log the index stays, below the floors nothing does."""
     store = store_of(20)

@@ -12,10 +12,14 @@ import threading
 from typing import NoReturn
 
 from topics import paths
-from topics.errors import DiskError, SettingsError, StoreUnavailable
+from topics.codec.snapshot import SegmentRow
+from topics.errors import ColdStoreMismatch, DiskError, SettingsError, StoreUnavailable
 from topics.fs import Advice, Bytes, File, Fs, close_quietly, pread_all
+from topics.storage.descriptor import Segment
+from topics.storage.segfile import SegmentFiles
 from topics.storage.tiers import place
 from topics.storage.tiers.open import open_root
+from topics.storage.tiers.relocation import same_stub
 from topics.storage.tiers.store import ColdRoot, SegmentId, SegmentNotFound, SegmentStore, check_owner
 
 
@@ -56,6 +60,17 @@ class ColdTier:
         except SegmentNotFound:
             return None
         except (StoreUnavailable, SettingsError) as error:
+            raise ColdUnavailable(str(error)) from error
+
+    def stub(self, files: SegmentFiles, row: SegmentRow) -> bytes | None:
+        """The lost `.idx` of a segment, if the tier has the one that the row names; a start fetches it [S-316]."""
+        if self._where is None:
+            raise ColdUnavailable("a segment is in the cold tier and the snapshot names none")
+        wanted = Segment(row.first, row.count, row.data_len)
+        wanted.idx_xxh3 = row.idx_xxh3
+        try:
+            return same_stub(self._opened().topic(files.topic_id), files, wanted)
+        except (StoreUnavailable, SettingsError, ColdStoreMismatch) as error:
             raise ColdUnavailable(str(error)) from error
 
     def close(self) -> None:

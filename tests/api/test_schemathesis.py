@@ -97,11 +97,14 @@ def whole(value: Any) -> Any:
 
 
 def fuzz(operation: Any, mode: GenerationMode, session: requests.Session) -> None:
+    # A stream of jobs would not end: its refusals are made up here, what it sends has tests of its own.
+    topics = [name for name in TOPICS if not (operation.path.endswith("/work") and name == "queue")]
+
     @settings(
         max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, print_blob=False,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(case=operation.as_strategy(mode), name=st.sampled_from((None, *TOPICS)))
+    @given(case=operation.as_strategy(mode), name=st.sampled_from((None, *topics)))
     def check(case: Any, name: str | None) -> None:
         if name is not None and "topic" in (case.path_parameters or {}):
             case.path_parameters["topic"] = name

@@ -27,6 +27,7 @@ QUICK = {
 }
 
 
+@pytest.mark.timeout(900)  # `mutants` alone takes some minutes on a busy machine
 @pytest.mark.parametrize("command", QUICK)
 def test_the_sweep_finds_no_broken_promise(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """13 §4: one JSON line, no violations, at least the cases the quick size is known to have."""

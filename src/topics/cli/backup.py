@@ -14,7 +14,6 @@ import argparse
 import json
 import logging
 import os
-from collections.abc import Callable
 from urllib.parse import quote
 
 from topics import paths, settings
@@ -54,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--path", metavar="DIR", help="a stopped store; with --url: where the server's data directory is from here"
     )
+    parser.add_argument("--check", action="store_true", help="read what is at DEST already; copy anew what is damaged")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,16 +61,17 @@ def run(args: argparse.Namespace) -> int:
     depot = open_depot(fs, args.dest, "DEST")
     began = clock.monotonic_ns()
     with Progress("backing up", silent=args.json or args.quiet) as progress:
+        taker = Taker(depot, progress.add, check=args.check)
         url = args.url or (None if args.path else os.environ.get("TOPICS_URL", "").strip() or None)
         if url is not None:
-            taken = _of_server(fs, remote.Server.of(args, url), args.path, depot, progress.add)
+            taken = _of_server(fs, remote.Server.of(args, url), args.path, depot, taker)
         else:
-            taken = _of_stopped(fs, args.path, depot, progress.add)
+            taken = _of_stopped(fs, args.path, depot, taker)
     _tell(taken, depot, (clock.monotonic_ns() - began) / 1e9, args)
     return 0
 
 
-def _of_stopped(fs: Fs, path: str | None, depot: Depot, copied: Callable[[int], None]) -> Taken:
+def _of_stopped(fs: Fs, path: str | None, depot: Depot, taker: Taker) -> Taken:
     from topics.engine.backup import held
 
     loaded = settings.from_env().settings
@@ -83,13 +84,12 @@ def _of_stopped(fs: Fs, path: str | None, depot: Depot, copied: Callable[[int], 
         raise DataDirInUse(f"{error}; a running server is backed up with --url") from None
     with held(fs, path, loaded) as snapshot:
         fetch = cold_fetcher(fs, loaded.cold_dir or snapshot.header.cold, snapshot.header.store)
-        return Taker(depot, copied).take(Source(fs, path, snapshot, fetch))
+        return taker.take(Source(fs, path, snapshot, fetch))
 
 
-def _of_server(fs: Fs, server: remote.Server, path: str | None, depot: Depot, copied: Callable[[int], None]) -> Taken:
+def _of_server(fs: Fs, server: remote.Server, path: str | None, depot: Depot, taker: Taker) -> Taken:
     dir = path or _data_dir(server)
     _require_apart(depot, dir)
-    taker = Taker(depot, copied)
     for _ in range(CUTS_MAX):
         try:
             return _of_cut(fs, server, dir, taker)
@@ -171,10 +171,12 @@ def _tell(taken: Taken, depot: Depot, seconds: float, args: argparse.Namespace) 
             "ok": True, "dest": depot.name, "number": made.number, "store": made.store, "ts": made.ts,
             "snapshot": paths.snapshot(made.snapshot.number), "topics": made.topics, "segments": len(made.segments),
             "bytes": made.bytes, "copied_segments": taken.copied_segments, "copied_bytes": taken.copied_bytes,
-            "removed_parts": taken.removed, "seconds": round(seconds, 3),
+            "removed_parts": taken.removed, "damaged_parts": taken.damaged, "seconds": round(seconds, 3),
         }  # fmt: skip
         print(json.dumps(told))
         return
     print(f"{depot.name}: backup {made.number} of store {made.store}")
-    print(f"  {made.topics} topics, {len(made.segments)} segments, {made.bytes} bytes, verified")
-    print(f"  copied {taken.copied_segments} segments, {taken.copied_bytes} bytes in {seconds:.1f} s")
+    print(f"  {made.topics} topics, {len(made.segments)} segments, {made.bytes} bytes")
+    print(f"  copied and verified {taken.copied_segments} segments, {taken.copied_bytes} bytes in {seconds:.1f} s")
+    if args.check:
+        print(f"  all that was there was read: {taken.damaged} parts were damaged and are copied anew")

@@ -101,6 +101,23 @@ def test_a_stopped_store_is_copied_and_restored_and_the_doctor_finds_nothing(
     assert seqs(tmp_path / "new") == [1, 2, 4, 5, 6, 7, 8, 9, 10]
 
 
+def test_what_rotted_at_its_place_is_found_and_copied_anew_on_request(topics: Run, store: Path, tmp_path: Path) -> None:
+    """[S-319] A part has the checksum of what it must hold in its name; only `--check` reads it again."""
+    dest, restored = tmp_path / "kept", tmp_path / "restored"
+    words = ("--path", str(store), str(dest), "--json")
+    assert topics("backup", *words).status == 0
+    part = max(dest.glob("topics/*/*.data*"), key=lambda path: path.stat().st_size)
+    rotten = bytearray(part.read_bytes())
+    rotten[len(rotten) // 2] ^= 1
+    part.write_bytes(rotten)
+    assert topics("backup", *words).json["damaged_parts"] == 0
+    assert topics("restore", str(dest), str(tmp_path / "refused")).status != 0
+    checked = topics("backup", "--check", *words)
+    assert (checked.json["damaged_parts"], checked.json["copied_segments"]) == (1, 1)
+    assert topics("restore", str(dest), str(restored)).status == 0
+    assert topics("doctor", str(restored)).status == 0
+
+
 def test_a_store_without_a_name_is_the_one_of_the_settings(
     topics: Run, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,8 @@ class Taken(NamedTuple):
     copied_bytes: int
     removed: int
     """Parts of earlier backups that nothing names any more."""
+    damaged: int = 0
+    """Parts that were there, did not verify and were copied anew."""
 
 
 class _Known(NamedTuple):
@@ -68,11 +70,15 @@ class _Known(NamedTuple):
 
 
 class Taker:
-    """Takes a backup to one place; when the cut is lost, `take` may be called again with a new one."""
+    """Takes a backup to one place; when the cut is lost, `take` may be called again with a new one.
 
-    def __init__(self, depot: Depot, copied: Callable[[int], None] = lambda size: None) -> None:
+    With `check` what is there already is read first, and what does not verify is copied anew.
+    """
+
+    def __init__(self, depot: Depot, copied: Callable[[int], None] = lambda size: None, *, check: bool = False) -> None:
         self._depot = depot
         self._copied = copied
+        self._check = check
         self._known: dict[tuple[int, int], _Known] = {}
         self._segments = 0
         self._bytes = 0
@@ -84,13 +90,29 @@ class Taker:
             self._there = set(self._depot.listing())
             before = newest(self._depot, self._there)
             store = source.snapshot.header.store
+            damaged = 0
             if before is not None and before.store != store:
                 raise OtherStore(f"{self._depot.name} holds backups of store {before.store}, this is store {store}")
             if before is not None:
+                if self._check:
+                    damaged = self._verify(before)
                 self._learn(before)
             segments, rows = self._segments_of(source)
             made = self._manifest(source, segments, rows, before)
-            return Taken(made, self._segments, self._bytes, self._clean_up(made))
+            return Taken(made, self._segments, self._bytes, self._clean_up(made), damaged)
+
+    def _verify(self, before: Manifest) -> int:
+        """Read every part that the last backup names; how many are damaged, and are as good as absent now."""
+        damaged = 0
+        for one in before.segments:
+            for kind, part in parts_of(one):
+                name = part_name(one.topic_id, one.first, kind, part)
+                try:
+                    read_whole(self._depot, name, part.bytes, part.xxh3)
+                except BackupDamaged:
+                    damaged += 1
+                    self._there.discard(name)
+        return damaged
 
     def _learn(self, before: Manifest) -> None:
         """What the last backup has, as long as its snapshot can be read; else everything is read anew."""

@@ -1622,7 +1622,12 @@ class EngineDriver(DiskDriver):
         if plan is None:
             self._op_stage()
             return
-        state = self.session.engine.abort_staged(txnmodel.ID, plan.version).state
+        try:
+            state = self.session.engine.abort_staged(txnmodel.ID, plan.version).state
+        except TopicsError as error:
+            # It waits behind a commit whose segments cannot be moved in [S-290].
+            self.session._blame(error, f"aborting version {plan.version}")
+            return
         if (state == "committed") != (plan.version <= (self.txns.committed or 0)):
             raise Violation(f"version {plan.version} was {state!r}, {self.txns.committed} is committed [TXN-11]")
         left = [one.version for one in self.session.engine.writer(txnmodel.ID).staged]

@@ -2,7 +2,7 @@
 
     stall, resume     bytes wait in both directions, connections stay; `held` counts what waits
     refuse, accept    connections are reset and new ones refused, as if nobody listened
-    reset_next        the next connections are reset as soon as they are made
+    reset_next        the next connections are reset as soon as they have asked for something
     cut_after         the next connection that has sent so many bytes of answers is reset
     delay_s           each request waits that long before it is passed on
 
@@ -113,6 +113,7 @@ class TcpProxy:
         try:
             if self._resets:
                 self._resets -= 1
+                await reader.read(READ_BYTES)
             else:
                 await self._connect(reader, writer)
         except (OSError, asyncio.CancelledError) as error:

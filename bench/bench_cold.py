@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ OLD = "/v0/topics/old"
 RECORDS = 4_000
 PAGE = 200
 PUT = (b"POST", b"PUT", 1)
+TAIL_BYTES = 1024
+_NEXT = re.compile(rb'"next_from_seq":(\d+)')
 
 
 def groups(quick: bool) -> list[Group]:
@@ -74,8 +77,9 @@ async def _written(dir: Path, writes: int, *, reads: bool) -> Sample:
         await paced(write, writes)
         wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
         stopping.set()
-        cold = sum(await asyncio.gather(*readers))
+        pages = await asyncio.gather(*readers)
         watch.close()
+    cold = sum(map(_checked, pages))
     live = {f"live_{name}": value for name, value in percentiles_us(watch.latencies).items()}
     return Sample(writes, wall_s, cpu_s, {**percentiles_us(took), **live, "cold_records": float(cold)})
 
@@ -93,15 +97,25 @@ async def _fill(one: fanout.Writer) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _read(target: served.Target, number: int, stopping: asyncio.Event) -> int:
-    """Page through the old topic again and again; how many records came from the tier."""
-    one, cursor, cold = await fanout.writer(target), number * PAGE, 0
+async def _read(target: served.Target, number: int, stopping: asyncio.Event) -> list[bytes]:
+    """Page through the old topic again and again; the answers, which are looked at when nobody is measured any more."""
+    one, cursor, answers = await fanout.writer(target), number * PAGE, []
     while not stopping.is_set():
-        page = _json(await one.write(served.post(f"{OLD}/diff", json.dumps({"from_seq": cursor}).encode())))
+        answers.append(await one.write(served.post(f"{OLD}/diff", b'{"from_seq":%d}' % cursor)))
+        found = _NEXT.search(answers[-1], len(answers[-1]) - TAIL_BYTES)
+        assert found, answers[-1][-TAIL_BYTES:]
+        cursor = int(found[1]) if int(found[1]) < RECORDS - 2 * PAGE else 0
+    return answers
+
+
+def _checked(answers: list[bytes]) -> int:
+    """How many segments these pages were fetched from; each is whole and in order."""
+    cold = 0
+    for page in map(_json, answers):
         seqs = [record["$seq"] for record in page["records"]]
-        assert seqs == list(range(cursor + 1, cursor + 1 + len(seqs))), "a page is not whole"
+        assert seqs, "a page is empty"
+        assert seqs == list(range(seqs[0], page["next_from_seq"] + 1)), "a page is not whole"
         cold += page["performance"].get("cold_segments_read", 0)
-        cursor = page["next_from_seq"] if page["next_from_seq"] < RECORDS - 2 * PAGE else 0
     assert cold, "nothing was read from the tier"
     return cold
 

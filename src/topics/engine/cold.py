@@ -2,7 +2,8 @@
 
     reader (on the owner)    meets a cold segment ─▶ `NeedsBlocks` ─▶ `fetch`, and goes on with other work
     pool `topics-cold-0…3`   one ranged read each; whoever wants the same block shares it
-    owner                    blocks into the cache and into the reads that wait; each of them tries again
+    owner                    blocks into the cache and into the reads that wait; each of them tries again, one at a
+                             time: blocks of many readers come at once, and writers get their turn in between
 
 Neither the owner nor a shard ever waits for the tier, and nobody waits for it at the end. A read that fails tells its
 reader; after five failures in a row nothing is asked for ten seconds [S-323]. Before the tier is believed, its store id
@@ -118,6 +119,8 @@ class Cold:
         self._fetching: dict[BlockKey, list[_Waiter]] = {}
         self._queue: deque[Wanted] = deque()
         self._parked: deque[tuple[_Waiter, Sequence[Wanted]]] = deque()
+        self._ready: deque[_Waiter] = deque()
+        """They have their blocks; unless it is empty, `_go_on` is due."""
         self._idle = list(range(THREADS))
         self._failures = 0
         self._skip_until_ns = 0
@@ -215,7 +218,8 @@ class Cold:
         """The engine closes: whoever waits is told, whatever the tier does."""
         self._ended = True
         waiters = {id(one): one for some in self._fetching.values() for one in some}
-        waiters |= {id(one): one for one, _ in self._parked}
+        waiters |= {id(one): one for one in (*self._ready, *(one for one, _ in self._parked))}
+        self._ready.clear()
         self._fetching.clear()
         self._queue.clear()
         self._parked.clear()
@@ -280,7 +284,18 @@ class Cold:
         else:
             waiter.read.blocks[key] = fetch.data
         if not waiter.left:
-            self._owner.soon(waiter.then)
+            self._ready.append(waiter)
+            if len(self._ready) == 1:
+                self._owner.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._ready:
+            return
+        try:
+            self._ready.popleft().then()
+        finally:
+            if self._ready:
+                self._owner.soon(self._go_on)
 
     def note(self, error: BaseException | None) -> None:
         """How a call of the tier went: five failures in a row, and it is left alone [S-323]."""

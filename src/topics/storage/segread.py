@@ -187,10 +187,7 @@ class SegmentReader:
         moved["offset"] -= np.uint32(base)
         made = project.run_of_segment(data, moved, first, self.files.mask, wanted)
         if made is not None:
-            cold.records += sum(
-                cold.is_fetched(place, at, at + n)
-                for at, n in zip(entries["offset"].tolist(), entries["len"].tolist(), strict=True)
-            )
+            cold.records += cold.count_fetched(place, entries["offset"].tolist(), entries["len"].tolist())
         return made
 
     def active_tags(self, active: Segment) -> dict[bytes, array[int]]:

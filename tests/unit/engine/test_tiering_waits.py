@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,16 @@ from tests.unit.engine import kit
 from tests.unit.engine.test_engine_scan import rows_of, scan
 from tests.unit.engine.test_tiering import cold_of, mount, segments_of, store_of, unmount
 from tests.unit.engine.watchkit import Tap
+from topics.clock import SystemClock
+from topics.engine.cold import Cold
 from topics.engine.engine import Engine
 from topics.errors import EngineClosed, StoreUnavailable
 from topics.fs import OsFs
 from topics.model import Gap, Record, new
+from topics.storage.owner import LoopOwner
+from topics.storage.tiers.blocks import BlockKey, Place, Wanted
 from topics.storage.tiers.folder import FolderRoot
+from topics.storage.tiers.store import SegmentId
 from topics.testing.delayedstore import DelayedRoot
 
 OLD, LIVE = "old", "live"
@@ -281,3 +288,32 @@ def test_what_is_deleted_while_a_scan_waits_for_the_tier_does_not_leave(
     tier.gate.set()
     rows = rows_of(engine, found.result(kit.WAIT_S), OLD)
     assert [row[0] for row in rows] == [n for n in range(1, 191) if n not in gone]
+
+
+def test_readers_whose_blocks_come_at_once_go_on_one_at_a_time(tmp_path: Path) -> None:
+    """[S-320] What others have put off meanwhile runs between two of them."""
+    root = FolderRoot(OsFs(), str(tmp_path))
+    root.claim("a" * 32)
+    root.topic(10).put(SegmentId(1, 0), b"data", b"index", b"")
+    block = Wanted(BlockKey(Place(10, 1, 0), 0), 4)
+    seen: list[str] = []
+
+    async def play() -> None:
+        owner, ended = LoopOwner(SystemClock()), asyncio.Event()
+        owner.lend(asyncio.get_running_loop())
+        cold = Cold(owner, SystemClock(), 0)
+        cold.root, cold.store_id = root, "a" * 32
+
+        def go_on(name: str) -> None:
+            seen.append(name)
+            owner.soon(lambda: seen.append("somebody else"))
+
+        for name in ("a", "b", "c"):
+            cold.fetch(cold.read(), [block], partial(go_on, name))
+        cold.fetch(cold.read(), [block], ended.set)
+        await asyncio.wait_for(ended.wait(), kit.WAIT_S)
+        owner.take_back()
+        owner.close()
+
+    asyncio.run(play())
+    assert seen == ["a", "somebody else", "b", "somebody else", "c", "somebody else"]

@@ -87,17 +87,6 @@ class GapRow(NamedTuple):
     reason: str
 
 
-class Rendered(msgspec.Struct):
-    """A record as an answer of the server has it; `data` and `meta` keep their spelling."""
-
-    seq: int = msgspec.field(name="$seq")
-    ts: int = msgspec.field(name="$ts")
-    data: msgspec.Raw
-    node: str | None = msgspec.field(name="$node", default=None)
-    tag: str | None = msgspec.field(name="$tag", default=None)
-    meta: msgspec.Raw = msgspec.Raw()
-
-
 class BadRecord(ValueError):
     """A frame that is intact by the checks made, and whose content is no record."""
 
@@ -134,23 +123,6 @@ def deleted(topic: str, seqs: Seqs, ts: Seqs | None, layout: Layout) -> pa.Recor
     if ts is not None:
         made["ts"] = timestamps(ts)
     return layout.batch(len(seqs), made)
-
-
-def rendered(topic: str, rows: Sequence[Rendered], layout: Layout) -> pa.RecordBatch:
-    """Records that came as JSON."""
-    n, wanted = len(rows), frozenset(layout.columns)
-    made = _constant(topic, "record", n, wanted)
-    made["seq"] = pa.array([row.seq for row in rows], pa.int64())
-    made["ts"] = timestamps(np.array([row.ts for row in rows], np.uint64))
-    made["node"] = pa.array([row.node for row in rows], pa.string())
-    made["tag"] = pa.array([row.tag for row in rows], pa.string())
-    if "data" in wanted:
-        datas = pa.array([bytes(row.data) for row in rows], pa.binary())
-        made["data"] = datas if layout.binary else datas.cast(pa.string())
-    if "meta" in wanted:
-        texts = [bytes(row.meta) or None for row in rows]
-        made["meta"] = pa.array(texts, pa.binary()).cast(pa.string()) if layout.meta_json else metas(texts)
-    return layout.batch(n, made)
 
 
 def metas(texts: Sequence[bytes | None]) -> pa.Array:

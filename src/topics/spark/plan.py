@@ -29,6 +29,8 @@ from topics.spark.options import ReadOptions
 ENTRY_COST: Final = 20
 """Bytes of `.idx` that are read for each seq, whatever its record weighs."""
 GAP_COST: Final = 40
+RECREATED: Final = "recreated"
+"""Why records of an instance that is gone are missing."""
 
 
 class Stretch(NamedTuple):

@@ -20,8 +20,11 @@ from itertools import chain, groupby
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from topics.codec.frame import NotAFrame
+from topics.codec.place import topic_mask
 from topics.codec.snapshot import TopicItem
 from topics.fs import Fs
 from topics.spark import arrow
@@ -29,11 +32,11 @@ from topics.spark.arrow import BadRecord, GapRow, Layout
 from topics.spark.directory import plan_directory, same_store
 from topics.spark.failure import SourceError
 from topics.spark.options import ReadOptions
-from topics.spark.plan import Floors, Lost, Partition, Piece, Rows, Source, partitions
-from topics.spark.remote import Remote, plan_server
+from topics.spark.plan import RECREATED, Floors, Lost, Partition, Piece, Rows, Source, partitions
+from topics.spark.remote import Page, Remote, plan_server
 from topics.storage.reindex import DAMAGE
 from topics.storage.tiers.reading import ColdTier, ColdUnavailable
-from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, Told, TopicView, Wanted
+from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, Told, TopicView, Wanted, taken
 
 LOOKS: Final = 10
 LOOK_S: Final = 0.1
@@ -112,13 +115,13 @@ def _fetched(reading: Reading, piece: Piece) -> list[Rows]:
 
 def _piece(reading: Reading, piece: Piece) -> Iterator[Rows]:
     if piece.lost is not None:
-        yield Lost(*piece.lost, "retention had passed this start")
+        yield Lost(*piece.lost, "" if piece.lost.reason == RECREATED else "retention had passed this start")
     if piece.stretch.first > piece.stretch.last:
         return
     if reading.has_files and not piece.stretch.remote:
         yield from _from_files(reading, piece)
     elif reading.options.url is not None:
-        yield from reading.remote().rows(piece, reading.options, reading.layout)
+        yield from _from_server(reading, piece)
     else:
         raise SourceError(
             "no_store",
@@ -150,7 +153,7 @@ def _from_files(reading: Reading, piece: Piece) -> Iterator[Rows]:
             hint = "mount the cold tier, or set `cold`; for an object store: `topics[s3]` and its credentials"
             raise SourceError(error.code, f"{piece.item.name}: {error}", hint) from error
         rest = piece._replace(stretch=stretch._replace(first=at))  # the server can read what we cannot
-        yield from reading.remote().rows(rest, options, layout)
+        yield from _from_server(reading, rest)
         return
     if at <= stretch.last:  # only an unsealed segment ends a scan, and what a snapshot claims of it was synced
         detail = f"the unsealed segment at {view.files.dir} ends at seq {at - 1}"
@@ -165,6 +168,70 @@ def _settled(view: TopicView, first: int, last: int, wanted: Wanted, looks: int)
             yield from _settled(view, told.first, told.last, wanted, looks - 1)
         else:
             yield told
+
+
+def _from_server(reading: Reading, piece: Piece) -> Iterator[Rows]:
+    """What a piece holds, page by page, as frames; those of another instance do not verify [A-21]."""
+    item, at, last = piece.item, piece.stretch.first, piece.stretch.last
+    while at <= last:
+        page = _page(reading.remote(), item, at, last)
+        if page is None:
+            yield Lost(at, last, RECREATED, "the topic was deleted since the read was planned")
+            return
+        yield from _paged(reading, piece, page, at)
+        at = max(page.next_seq, at + 1)
+
+
+def _page(remote: Remote, item: TopicItem, first: int, last: int) -> Page | None:
+    """The records from `first` on, of this instance; None if it is gone."""
+    try:
+        page = remote.scan(item, first, last)
+    except SourceError as error:
+        if error.code == "topic_not_found":
+            return None
+        raise
+    except NotAFrame as error:
+        if remote.floors(item) is None:
+            return None
+        raise SourceError(
+            "bad_answer", f"{remote.url}: {item.name}: {error}", "try again, or look at the way"
+        ) from error
+    is_told = len(page.found.seqs) > 0 and page.head_seq >= last
+    if not is_told and remote.floors(item) is None:
+        return None
+    if page.head_seq < last:
+        raise SourceError("data_loss", f"{item.name} ends at {page.head_seq} before {last}", "plan anew")
+    return page
+
+
+def _paged(reading: Reading, piece: Piece, page: Page, at: int) -> Iterator[Rows]:
+    """The rows of one page: what it says is missing, what it leaves out as deleted, and its records."""
+    options, layout, last = reading.options, reading.layout, piece.stretch.last
+    gap, found = page.tombstone, page.found
+    if gap is not None and max(gap.gap_from, at) <= min(gap.gap_to, last):
+        yield Lost(max(gap.gap_from, at), min(gap.gap_to, last), gap.reason, "the server says so")
+    if options.include_deleted and options.all_kept:
+        low = at if gap is None else max(gap.gap_to + 1, at)
+        yield from _left_out(piece.item.name, found.seqs, low, min(page.next_seq - 1, last), layout)
+    dated = Wanted(piece.min_ts, max_ts=piece.max_ts).dated(found.entries)
+    kept = taken(np.flatnonzero(dated & (found.seqs <= np.uint64(last))))
+    entries = found.entries[kept]
+    batch = Batch(
+        at, last, found.seqs[kept], entries, entries["offset"].astype(np.int64), bytes(found.frames),
+        topic_mask(piece.item.id),
+    )  # fmt: skip
+    yield from _records(piece.item.name, batch, options, layout)
+
+
+def _left_out(name: str, seqs: npt.NDArray[np.uint64], low: int, high: int, layout: Layout) -> Iterator[Rows]:
+    """Seqs that were examined and not delivered were deleted; when they were written is not told."""
+    if low > high:
+        return
+    dead = np.ones(high + 1 - low, np.bool_)
+    dead[(seqs[(seqs >= low) & (seqs <= high)] - np.uint64(low)).astype(np.int64)] = False
+    gone = np.flatnonzero(dead).astype(np.uint64) + np.uint64(low)
+    if len(gone):
+        yield arrow.deleted(name, gone, None, layout)
 
 
 def _records(topic: str, batch: Batch, options: ReadOptions, layout: Layout) -> Iterator[Rows]:
@@ -191,7 +258,7 @@ def _missing(reading: Reading, item: TopicItem, gap: Gap) -> Iterator[Lost]:
         return
     floors = _floors_now(reading, item)
     if floors is None:
-        yield Lost(gap.first, gap.last, "recreated", "the topic was deleted since the read was planned")
+        yield Lost(gap.first, gap.last, RECREATED, "the topic was deleted since the read was planned")
         return
     first = max(gap.first, floors.deleted_below)
     if first <= min(gap.last, floors.evict - 1):
@@ -223,7 +290,7 @@ def _policed(topic: str, rows: Iterator[Rows], reading: Reading) -> Iterator[pa.
     for one in rows:
         if isinstance(one, Lost):
             if policy == "fail":
-                raise _failure(topic, one, reading.source)
+                raise failure(topic, one, reading.source)
             if policy == "emit":
                 if held is not None and held.last + 1 == one.first and held.reason == one.reason:
                     held = held._replace(last=one.last)
@@ -240,7 +307,11 @@ def _policed(topic: str, rows: Iterator[Rows], reading: Reading) -> Iterator[pa.
         yield arrow.gaps(topic, [held], layout)
 
 
-def _failure(topic: str, lost: Lost, source: Source) -> SourceError:
+def failure(topic: str, lost: Lost, source: Source) -> SourceError:
+    """What `onDataLoss=fail` says."""
+    if lost.reason == RECREATED:
+        what = f"{topic} was deleted, or made anew, since the read was planned"
+        return SourceError(RECREATED, what, "read it anew, or with onDataLoss=emit or skip")
     one = lost.first == lost.last
     seqs = f"seq {lost.first}" if one else f"seqs {lost.first} to {lost.last}"
     detail = f": {lost.detail}" if lost.detail else ""

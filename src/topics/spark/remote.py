@@ -1,4 +1,4 @@
-"""A running server as a source: plans by `GET …/segments` [A-8], rows by diff where no file can be read.
+"""A running server as a source: plans by `GET …/segments` [A-8], frames by scan [A-21] where no file can be read.
 
 A server that is busy (429, 503) is asked again after the time it names, for up to a minute. One connection per object;
 one thread at a time.
@@ -8,32 +8,32 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
-import numpy as np
 
 from topics import paths
+from topics.codec.place import topic_mask
+from topics.codec.segment import Scanned, decode_scan
 from topics.codec.snapshot import TopicItem
 from topics.fs import Fs
-from topics.spark import arrow
-from topics.spark.arrow import Layout, Rendered
 from topics.spark.directory import covering, same_store
 from topics.spark.failure import SourceError
 from topics.spark.options import ReadOptions
-from topics.spark.plan import ENTRY_COST, GAP_COST, Floors, Lost, Piece, Rows, Source, Stretch, TopicPlan, lost_before
+from topics.spark.plan import ENTRY_COST, GAP_COST, Floors, Source, Stretch, TopicPlan, lost_before
 
 TIMEOUT_S: Final = 60.0
 ATTEMPTS: Final = 8
 WAIT_S_MAX: Final = 8.0
-RECORD_COST: Final = 256
-"""Guess at the bytes of a record that lies in no segment yet."""
-PAGE: Final = 1000
+RECORD_COST: Final = 64
+"""Bytes of a record beside its payload, about."""
 PAGE_BYTES: Final = 8 << 20
+_LOG = logging.getLogger("topics.spark")
 _KEY_TODO: Final = "set `apiKey` or `apiKeyFile` to a key that may read these topics"
 
 
@@ -45,21 +45,39 @@ class Tombstone(msgspec.Struct):
     reason: str
 
 
-class Page(msgspec.Struct):
-    """One answer of diff."""
+class Page(NamedTuple):
+    """One answer of scan."""
 
-    records: list[Rendered]
-    next_from_seq: int
+    found: Scanned
+    next_seq: int
+    """Where the next one begins."""
     head_seq: int
-    tombstone: Tombstone | None = None
+    tombstone: Tombstone | None
+
+
+class First(msgspec.Struct):
+    """The record that a diff is asked for."""
+
+    seq: int = msgspec.field(name="$seq")
+
+
+class Firsts(msgspec.Struct):
+    """An answer of diff, as far as it is looked at."""
+
+    records: list[First]
 
 
 class Answered(NamedTuple):
-    """Status and body."""
+    """An answer."""
 
     status: int
     body: bytes
-    retry_after_s: float
+    headers: http.client.HTTPMessage
+
+    @property
+    def retry_after_s(self) -> float:
+        text = self.headers.get("Retry-After", "")
+        return float(text) if text.isdigit() else 0.0
 
     def error(self) -> tuple[str, str]:
         """Code and message of an answer that is none."""
@@ -104,74 +122,83 @@ class Remote:
             if not cursor:
                 return sorted(name for name in found if not name.startswith("$"))
 
-    def segments(self, topic: str, pin_ms: int = 0) -> dict[str, Any]:
-        """The plan of a topic, all pages; pinned if the server has a pin to give."""
-        base = f"/v0/topics/{quote(topic, safe='')}/segments"
+    def segments(self, topic: str, pin_ms: int = 0, first: int = 0, last: int = paths.U64_MAX) -> dict[str, Any]:
+        """The plan of a range of a topic, all pages; pinned if the server has a pin to give."""
+        asked = {"from_seq": first, "to_seq": last}
         try:
-            told = self._plan(f"{base}?pin_ms={pin_ms}" if pin_ms else base)
+            told = self._plan(topic, asked | {"pin_ms": pin_ms}, 1) if pin_ms else self._plan(topic, asked)
         except SourceError as error:
             if not pin_ms or error.code in ("topic_not_found", "unauthorized", "forbidden", "unreachable"):
                 raise
-            told = self._plan(base)  # all pins are taken: files that vanish are found again by their index
+            told = self._plan(topic, asked)  # all pins are taken: files that vanish are found again by their index
         page = told
         while page["next_seq"] is not None:
-            more = {"from_seq": page["next_seq"]} | ({"pin": told["pin"]["id"]} if told.get("pin") else {})
-            page = self._plan(f"{base}?{urlencode(more)}")
+            held = {"pin": told["pin"]["id"]} if told.get("pin") else {}
+            page = self._plan(topic, asked | {"from_seq": page["next_seq"]} | held)
             told["segments"] += page["segments"]
         return told
 
-    def floors(self, item: TopicItem) -> Floors | None:
-        """The floors of an instance as they are now; None if it is gone."""
+    def state(self, topic: str) -> dict[str, Any] | None:
+        """A plan without segments: instance, ends and floors; None if there is no such topic."""
         try:
-            told = self._plan(f"/v0/topics/{quote(item.name, safe='')}/segments?limit=1")
+            return self._plan(topic, {"from_seq": paths.U64_MAX, "limit": 1})
         except SourceError as error:
             if error.code == "topic_not_found":
                 return None
             raise
-        return _floors(told) if (told["id"], told["epoch"]) == (item.id, item.epoch) else None
 
-    def page(self, topic: str, query: Mapping[str, object]) -> Page:
-        """One diff."""
-        body = self._ask("POST", f"/v0/topics/{quote(topic, safe='')}/diff", json.dumps(query).encode())
-        return _PAGE.decode(body)
+    def release(self, pin: str) -> None:
+        """End a pin; one that has ended by itself is no matter."""
+        try:
+            self._ask("DELETE", f"/v0/pins/{quote(pin, safe='')}", None)
+        except SourceError as error:
+            _LOG.debug("the pin %s was not released: %s", pin, error)
+
+    def floors(self, item: TopicItem) -> Floors | None:
+        """The floors of an instance as they are now; None if it is gone."""
+        told = self.state(item.name)
+        return _floors(told) if told is not None and (told["id"], told["epoch"]) == (item.id, item.epoch) else None
 
     def first_at(self, topic: str, ts: int, head: int) -> int:
         """The first record that is as late as `ts`, `head + 1` if there is none."""
-        found = self.page(topic, {"from_ts": ts, "limit": 1, "include_meta": False}).records
+        query = {"from_ts": ts, "limit": 1, "include_meta": False}
+        found = _FIRSTS.decode(self._post(f"/v0/topics/{quote(topic, safe='')}/diff", query).body).records
         return found[0].seq if found else head + 1
 
-    def rows(self, piece: Piece, options: ReadOptions, layout: Layout) -> Iterator[Rows]:
-        """What a piece holds, read page by page."""
-        item, at, last = piece.item, piece.stretch.first, piece.stretch.last
-        self._same_instance(item)
-        while at <= last:
-            query = {"from_seq": at - 1, "limit": PAGE, "include_tags": True, "max_batch_bytes": PAGE_BYTES}
-            page = self.page(item.name, query)
-            if page.head_seq < last:
-                self._same_instance(item)
-                raise SourceError("data_loss", f"{item.name} ends at {page.head_seq} before {last}", "plan anew")
-            yield from _paged(piece, page, at, options, layout)
-            at = max(page.next_from_seq, page.tombstone.gap_to if page.tombstone else 0, at) + 1
-        self._same_instance(item)
+    def record_bytes(self, topic: str) -> int:
+        """How large a record of a topic is on average."""
+        told = json.loads(self._ask("GET", f"/v0/topics/{quote(topic, safe='')}", None).body)
+        return RECORD_COST + told["bytes"] // max(told["count"], 1)
 
-    def _same_instance(self, item: TopicItem) -> None:
-        if self.floors(item) is None:
-            what = f"{item.name} was deleted, or made anew, since the read was planned"
-            raise SourceError("recreated", what, "read it anew")
+    def scan(self, item: TopicItem, first: int, last: int) -> Page:
+        """Records from `first` on; `NotAFrame` if they are another instance's, whose frames carry another mask."""
+        query = {"from_seq": first, "to_seq": last, "max_bytes": PAGE_BYTES}
+        answer = self._post(f"/v0/topics/{quote(item.name, safe='')}/scan", query)
+        tombstone = answer.headers.get("Topics-Tombstone")
+        return Page(
+            decode_scan(answer.body, topic_mask(item.id)),
+            int(answer.headers["Topics-Next-Seq"]),
+            int(answer.headers["Topics-Head-Seq"]),
+            None if tombstone is None else _TOMBSTONE.decode(tombstone),
+        )
 
-    def _plan(self, target: str) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self._get(target))
+    def _plan(self, topic: str, query: Mapping[str, object], attempts: int = ATTEMPTS) -> dict[str, Any]:
+        target = f"/v0/topics/{quote(topic, safe='')}/segments?{urlencode(query)}"
+        told: dict[str, Any] = json.loads(self._ask("GET", target, None, attempts).body)
         return told
 
     def _get(self, target: str) -> bytes:
-        return self._ask("GET", target, None)
+        return self._ask("GET", target, None).body
 
-    def _ask(self, method: str, target: str, body: bytes | None) -> bytes:
-        for attempt in range(ATTEMPTS):
+    def _post(self, target: str, body: Mapping[str, object]) -> Answered:
+        return self._ask("POST", target, json.dumps(body).encode())
+
+    def _ask(self, method: str, target: str, body: bytes | None, attempts: int = ATTEMPTS) -> Answered:
+        for attempt in range(attempts):
             answer = self._once(method, target, body)
             if answer.status == 200:
-                return answer.body
-            if answer.status not in (429, 503) or attempt == ATTEMPTS - 1:
+                return answer
+            if answer.status not in (429, 503) or attempt == attempts - 1:
                 break
             threading.Event().wait(min(answer.retry_after_s or 0.1 * 2**attempt, WAIT_S_MAX))
         code, message = answer.error()
@@ -191,7 +218,7 @@ class Remote:
             try:
                 self._connection.request(method, self._base + target, body, headers)
                 answer = self._connection.getresponse()
-                return Answered(answer.status, answer.read(), _seconds(answer.getheader("Retry-After")))
+                return Answered(answer.status, answer.read(), answer.headers)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if fresh:
@@ -200,29 +227,39 @@ class Remote:
         raise AssertionError("unreachable")
 
 
-def _seconds(text: str | None) -> float:
-    return float(text) if text is not None and text.isdigit() else 0.0
-
-
-_PAGE = msgspec.json.Decoder(Page)
+_FIRSTS = msgspec.json.Decoder(Firsts)
+_TOMBSTONE = msgspec.json.Decoder(Tombstone)
 
 
 def plan_server(fs: Fs, options: ReadOptions) -> tuple[Source, list[TopicPlan]]:
-    """The wanted topics of a server; files are used where its directory is here and is the same store."""
+    """The wanted topics of a server."""
     remote = Remote.of(options)
     try:
         names = remote.topics(options.pattern) if options.pattern is not None else options.topics
-        told = [remote.segments(name, options.pin_ms) for name in names]
-        source = Source(options, None, None, None)
-        if told:
-            cold = options.cold if options.cold is not None else told[0]["cold"]
-            source = Source(options, told[0]["data_dir"], told[0]["store"], cold)
-        reachable = source.data_dir is not None and same_store(fs, source)
-        if not reachable:
-            source = source._replace(data_dir=None)
-        return source, [_plan(remote, one, options, reachable) for one in told]
+        told = [segments_of(remote, name, options) for name in names]
+        return plan_told(fs, remote, told, options)
     finally:
         remote.close()
+
+
+def segments_of(remote: Remote, name: str, options: ReadOptions) -> dict[str, Any]:
+    """The segments that hold what the bounds select."""
+    first, last = options.start_seq.of(name), options.end_seq.of(name)
+    return remote.segments(name, options.pin_ms, first or 0, paths.U64_MAX if last is None else last)
+
+
+def plan_told(
+    fs: Fs, remote: Remote, told: Sequence[Mapping[str, Any]], options: ReadOptions
+) -> tuple[Source, list[TopicPlan]]:
+    """Plans of what a server told; files are used where its directory is here and is the same store."""
+    source = Source(options, None, None, None)
+    if told:
+        cold = options.cold if options.cold is not None else told[0]["cold"]
+        source = Source(options, told[0]["data_dir"], told[0]["store"], cold)
+    reachable = source.data_dir is not None and same_store(fs, source)
+    if not reachable:
+        source = source._replace(data_dir=None)
+    return source, [_plan(remote, one, options, reachable) for one in told]
 
 
 def _floors(told: Mapping[str, Any]) -> Floors:
@@ -243,7 +280,8 @@ def _plan(remote: Remote, told: Mapping[str, Any], options: ReadOptions, reachab
     found = [_stretch(one, first, last, reachable) for one in told["segments"]]
     if head > told["ckpt_seq"]:
         low, high = max(told["ckpt_seq"] + 1, first), min(head, last)
-        found.append(Stretch(low, high, RECORD_COST * (high + 1 - low), remote=True))
+        cost = remote.record_bytes(name) * (high + 1 - low) if low <= high else 0
+        found.append(Stretch(low, high, cost, remote=True))
     stretches = covering([one for one in found if one.first <= one.last], first, last)
     return TopicPlan(
         _item(told, floors), first, last, start_ts or 0, paths.U64_MAX if end_ts is None else end_ts,
@@ -266,30 +304,3 @@ def _stretch(one: Mapping[str, Any], first: int, last: int, reachable: bool) -> 
     cost = GAP_COST if one["gap"] is not None else int(one["bytes"] * share) + ENTRY_COST * (high + 1 - low)
     pending = tuple((low, high) for low, high in one.get("pending", ()))
     return Stretch(low, high, cost, not (reachable and one["sealed"]), one["generation"], pending)
-
-
-def _paged(piece: Piece, page: Page, at: int, options: ReadOptions, layout: Layout) -> Iterator[Rows]:
-    """The rows of one page: what it says is missing, what it leaves out as deleted, and its records."""
-    name, last = piece.item.name, piece.stretch.last
-    told = page.tombstone
-    if told is not None and max(told.gap_from, at) <= min(told.gap_to, last):
-        yield Lost(max(told.gap_from, at), min(told.gap_to, last), told.reason, "the server says so")
-    inside = [row for row in page.records if row.seq <= last]
-    if options.include_deleted and options.all_kept:
-        low = at if told is None else max(told.gap_to + 1, at)
-        yield from _left_out(name, inside, low, min(page.next_from_seq, last), layout)
-    kept = [row for row in inside if piece.min_ts <= row.ts <= piece.max_ts]
-    if kept:
-        rows = arrow.rendered(name, kept, layout.with_filters(options.tags, options.nodes))
-        yield arrow.filtered(rows, options.tags, options.nodes).select(list(layout.columns))
-
-
-def _left_out(name: str, records: list[Rendered], low: int, high: int, layout: Layout) -> Iterator[Rows]:
-    """Seqs that were examined and not delivered were deleted; when they were written is not told."""
-    if low > high:
-        return
-    dead = np.ones(high + 1 - low, np.bool_)
-    dead[np.array([row.seq for row in records], np.int64) - low] = False
-    seqs = np.flatnonzero(dead).astype(np.uint64) + np.uint64(low)
-    if len(seqs):
-        yield arrow.deleted(name, seqs, None, layout)

@@ -1,4 +1,4 @@
-"""A running server as a source: sealed files directly, the rest by diff, exact at the time of the plan."""
+"""A running server as a source: sealed files directly, the rest by scan, exact at the time of the plan."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from topics.spark.failure import SourceError
 from topics.spark.options import parse_read
 from topics.spark.plan import Partition
 from topics.spark.reader import plan_read
+from topics.spark.remote import Remote
 from topics.testing import SimFs
 
 ENV = {"TOPICS_SEGMENT_MAX_EVENTS": "7", "TOPICS_CHECKPOINT_MS": "3600000"}
@@ -67,7 +68,7 @@ def told(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(row["topic"], row["seq"], row["ts"], row["node"], row["tag"], json.loads(row["data"])) for row in found]
 
 
-@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "diff"])
+@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "scan"])
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_are_those_of_a_diff(server: Running, seed: int, fs: Fs) -> None:
     """K-11: with files and without; a simulated disk has none of the server's."""
@@ -82,7 +83,7 @@ def test_rows_are_those_of_a_diff(server: Running, seed: int, fs: Fs) -> None:
         assert told(rows(fs, planned(fs, server, subscribePattern="o.*"))) == by_diff(client, "other")
 
 
-@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "diff"])
+@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "scan"])
 def test_options_select_the_same_rows_as_from_files(server: Running, fs: Fs) -> None:
     """K-12"""
     with server.client() as client:
@@ -100,7 +101,7 @@ def test_options_select_the_same_rows_as_from_files(server: Running, fs: Fs) -> 
         assert told(rows(fs, planned(fs, server, topics="t", **options))) == [row for row in live if keeps(row)]
 
 
-@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "diff"])
+@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "scan"])
 def test_a_plan_is_kept_whatever_comes_later(server: Running, fs: Fs) -> None:
     """K-11: nothing newer, nothing deleted; deleted rows are told if asked for."""
     with server.client() as client:
@@ -119,7 +120,7 @@ def test_a_plan_is_kept_whatever_comes_later(server: Running, fs: Fs) -> None:
     assert sorted(row["seq"] for row in found if row["kind"] == "deleted") == [3, 7, 35, 38]
 
 
-@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "diff"])
+@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "scan"])
 def test_what_retention_took_is_lost(server: Running, fs: Fs) -> None:
     """K-10: before the plan for an explicit start, after it for everybody."""
     with server.client() as client:
@@ -171,6 +172,46 @@ def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(server: Running) -> N
         client.post("/v0/topics/t", json={"records": [{"data": 3}, {"data": 4}]})
         with pytest.raises(SourceError, match=r"^topics: recreated: t was deleted, or made anew"):
             rows(SimFs(), parts)
+
+
+@pytest.mark.parametrize("anew", [0, 2, 50])
+@pytest.mark.parametrize("policy", ["emit", "skip"])
+def test_records_of_an_instance_that_is_gone_are_lost_not_taken_from_the_next_one(
+    server: Running, policy: str, anew: int
+) -> None:
+    """K-11, A-21: whether the name is free again, shorter than before or longer."""
+    with server.client() as client:
+        client.post("/v0/topics/t", json={"records": [{"data": n} for n in range(30)]})
+        parts = planned(SimFs(), server, topics="t", onDataLoss=policy)
+        client.delete("/v0/topics/t")
+        if anew:
+            client.post("/v0/topics/t", json={"records": [{"data": -1} for _ in range(anew)]})
+        found = rows(SimFs(), parts)
+    told = [(row["kind"], row["seq"], row["gap_to"], row["reason"]) for row in found]
+    assert told == ([("gap", 1, 30, "recreated")] if policy == "emit" else [])
+
+
+def test_only_the_segments_of_the_range_are_planned_and_held(server: Running) -> None:
+    """A-8: bounds go to the server."""
+    with server.client() as client:
+        client.put("/v0/topics/t", json={"durable": True})
+        client.post("/v0/topics/t", json={"records": [{"data": n} for n in range(1, 71)]})
+        client.post("/v0/checkpoint")
+        remote = Remote(server.url, None)
+        assert [one["first_seq"] for one in remote.segments("t", 0, 10, 20)["segments"]] == [8, 15]
+        remote.close()
+    bounded = planned(OsFs(), server, topics="t", startingSeq="10", endingSeq="20")
+    assert [row["seq"] for row in rows(OsFs(), bounded)] == list(range(10, 21))
+
+
+def test_records_in_no_segment_weigh_what_the_topic_tells(server: Running) -> None:
+    """K-13: partitions of about the wanted size, also of what only the log has."""
+    with server.client() as client:
+        client.put("/v0/topics/t", json={"durable": True})
+        client.post("/v0/topics/t", json={"records": [{"data": "x" * 10_000} for _ in range(100)]})
+        parts = planned(SimFs(), server, topics="t", partitionBytes="100000")
+        assert 10 <= len(parts) <= 12
+        assert len(rows(SimFs(), parts)) == 100
 
 
 def test_bad_servers_keys_and_names_are_told_in_one_line(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""Reading topics with Spark, or with Arrow alone (spec 10).
+"""Reading and writing topics with Spark, or reading with Arrow alone (spec 10).
 
     import topics.spark
 
     spark = topics.spark.session()
     spark.read.format("topics").option("path", "./topics-data").option("topics", "orders").load()
     topics.spark.read(spark, path="./topics-data", topics="orders", payload="sku string, qty int")
+    topics.spark.write(frame, url="http://127.0.0.1:4000", topic="orders")
 
 Names are imported when they are first used: decoding and `topics export` do without Spark.
 """
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     from topics.spark.failure import SourceError as SourceError
     from topics.spark.frames import read as read
     from topics.spark.frames import register as register
+    from topics.spark.frames import write as write
     from topics.spark.local import session as session
 
-_HOMES = {"SourceError": "failure", "read": "frames", "register": "frames", "session": "local"}
+_HOMES = {"SourceError": "failure", "read": "frames", "register": "frames", "session": "local", "write": "frames"}
 
-__all__ = ["SourceError", "read", "register", "session"]
+__all__ = ["SourceError", "read", "register", "session", "write"]
 
 
 def __getattr__(name: str) -> Any:

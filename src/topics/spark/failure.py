@@ -7,7 +7,12 @@ Inside Spark the line arrives behind a traceback, so there it is its last line; 
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from topics.errors import TopicsError
+
+_LINE: Final = re.compile(r"^topics: (\w+): (.*) — (.*)$", re.MULTILINE)
 
 
 class SourceError(TopicsError):
@@ -43,3 +48,9 @@ def in_spark(error: Exception) -> Exception:
     if isinstance(error, OSError):
         return InSpark("io_error", str(error), "check the path, its permissions and the disk")
     return error
+
+
+def from_spark(text: str) -> SourceError | None:
+    """Our own error in what Spark says; None if it is not about us."""
+    found = _LINE.findall(text)
+    return SourceError(*found[-1]) if found else None

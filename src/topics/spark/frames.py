@@ -1,18 +1,20 @@
-"""Helpers on the driver: `register` and `read` [K-2, K-12]. They check first and raise our own line alone [K-15]."""
+"""Helpers on the driver: `register`, `read`, `write` [K-2, K-12, K-30]; errors are our line alone [K-15]."""
 
 from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from topics.clock import SystemClock
 from topics.errors import TopicsError
 from topics.fs import OsFs
-from topics.spark.failure import SourceError
+from topics.spark.failure import SourceError, from_spark
 from topics.spark.options import parse_read
 from topics.spark.reader import plan_read
+from topics.spark.writeoptions import parse_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +61,52 @@ def read(
     register(spark)
     frame = spark.read.format("topics").options(**given).load()
     return frame if as_stored else frame.withColumn("data", _parsed(payload))
+
+
+def write(
+    df: DataFrame,
+    *,
+    path: str | None = None,
+    url: str | None = None,
+    topic: str | None = None,
+    app_id: str | None = None,
+    version: int | None = None,
+    mode: str = "append",
+    **options: object,
+) -> None:
+    """Append the rows of a DataFrame to topics, all or none; on return they are there.
+
+    `topic` is where rows go that name none. With `app_id` and `version` the same write again appends nothing, whatever
+    became of the first. `mode="segments"` is for large loads: tasks make the frames, and the store attaches them as
+    segments. Further options are those of the format, as they are called there.
+    """
+    from pyspark.errors import PySparkException
+
+    named: dict[str, object | None] = {
+        "path": None if path is None else os.path.abspath(path), "url": url, "topic": topic, "txnAppId": app_id,
+        "txnVersion": version, "mode": mode,
+    }  # fmt: skip
+    given = {name: _text(value) for name, value in (named | options).items() if value is not None}
+    _check_write(df, given)
+    register(df.sparkSession)
+    try:
+        df.write.format("topics").mode("append").options(**given).save()
+    except PySparkException as error:
+        ours = from_spark(str(error))
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _check_write(df: DataFrame, given: dict[str, str]) -> None:
+    from topics.spark.rows import Shape
+    from topics.spark.writer import AT_LEAST_ONCE, is_in_stream, target_of
+
+    asked = parse_write(given)
+    Shape(df.schema, asked.topic, text=asked.text)
+    target_of(asked).check()
+    if asked.app_id is None and is_in_stream(df.sparkSession):
+        warnings.warn(AT_LEAST_ONCE, stacklevel=3)
 
 
 def _options(

@@ -91,7 +91,7 @@ class Answered(NamedTuple):
 class Remote:
     """A server, as a reader sees it."""
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SourceError("invalid_option", f"url: {url!r} is no address of a server", "use http://HOST:PORT")
@@ -99,6 +99,7 @@ class Remote:
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
         self._base = parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
 
     @classmethod
@@ -208,13 +209,13 @@ class Remote:
             raise SourceError(code, f"{self.url}: {message}", "create the topic, or correct its name")
         raise SourceError(code, f"{self.url}: {message}", "look at the server's log, or try again later")
 
-    def _once(self, method: str, target: str, body: bytes | None) -> Answered:
+    def _once(self, method: str, target: str, body: bytes | None, kind: str = "application/json") -> Answered:
         """One exchange; a connection that was closed meanwhile is opened again, once."""
-        headers = self._headers | ({"Content-Type": "application/json"} if body is not None else {})
+        headers = self._headers | ({"Content-Type": kind} if body is not None else {})
         for fresh in (self._connection is None, True):
             if self._connection is None:
                 maker = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-                self._connection = maker(self._host, self._port, timeout=TIMEOUT_S)
+                self._connection = maker(self._host, self._port, timeout=self._timeout_s)
             try:
                 self._connection.request(method, self._base + target, body, headers)
                 answer = self._connection.getresponse()

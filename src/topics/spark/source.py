@@ -21,7 +21,13 @@ from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -39,6 +45,7 @@ from topics.spark.failure import SourceError, in_spark
 from topics.spark.options import layout_of, parse_read
 from topics.spark.plan import Partition
 from topics.spark.reader import plan_read, read_partition
+from topics.spark.writeoptions import parse_write
 
 PROVIDER: Final = "provider"
 """An option that only tables of a catalog have."""
@@ -109,6 +116,20 @@ class TopicsSource(DataSource):
                 "leave the schema out; `columns`, `payload` and `meta` choose it",
             )
         return TopicsReader(given)
+
+    @told
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from topics.spark import writer
+
+        writer.refuse_overwrite(overwrite)
+        return writer.TopicsWriter(parse_write(own_options(self.options)), schema)
+
+    @told
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from topics.spark import writer
+
+        writer.refuse_overwrite(overwrite)
+        return writer.TopicsStreamWriter(parse_write(own_options(self.options), stream=True), schema)
 
 
 def own_options(options: Mapping[str, str]) -> dict[str, str]:

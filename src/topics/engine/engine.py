@@ -30,6 +30,7 @@ from topics.engine import plan as planning
 from topics.engine import queue as queues
 from topics.engine import read as reading
 from topics.engine.attach import Attacher
+from topics.engine.audit import Audit
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
 from topics.engine.cold import START_S
 from topics.engine.compact import Asked, Compactor, CompactResult
@@ -136,6 +137,7 @@ class Engine:
         core.serve = forward.serve
         self._rewriter = Rewriter(core)
         self._relocator = Relocator(core)
+        self.audit = Audit(core)
         self.compactor = Compactor(core, self._relocator.rewrite)
         """Rewrites on request; on the owner only."""
         self._timer: Timer | LoopTimer | None = None
@@ -299,6 +301,7 @@ class Engine:
         recovery.let_go()
         core.losses.again = False
         core.deletes.begin(system.recorded(core, core.deletes.known_through))
+        self.audit.schedule()
         if core.wal.orphans and core.settling is None:
             self._checkpointer.ask(lambda outcome: None, full=True, snapshot=True)
             self._run_out()

@@ -69,8 +69,8 @@ class SegmentFiles:
             present.generations.sort()
         return dict(sorted(found.items()))
 
-    def read(self, path: str, n: int | None = None) -> bytes | None:
-        """The first `n` bytes of a file, or all of it; None if there is no such file.
+    def read(self, path: str, n: int | None = None, *, keep: bool = True) -> bytes | None:
+        """The first `n` bytes of a file, or all of it; None if there is no such file. Without `keep` its pages may go.
 
         A read that ends early is an error: what looks like a short file could be taken for damage, and written back.
         """
@@ -79,7 +79,10 @@ class SegmentFiles:
         except FileNotFoundError:
             return None
         try:
-            return pread_exact(file, file.size() if n is None else min(n, file.size()), 0)
+            found = pread_exact(file, file.size() if n is None else min(n, file.size()), 0)
+            if not keep:
+                file.fadvise(0, len(found), "dontneed")
+            return found
         finally:
             close_quietly(file)
 

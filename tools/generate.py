@@ -243,7 +243,7 @@ def metrics_page() -> str:
 
 
 def _label(one: Metric) -> str:
-    return "le" if one.kind == "histogram" else one.label
+    return ", ".join(filter(None, (one.label, "le" if one.kind == "histogram" else "")))
 
 
 def http_page() -> str:

@@ -9,12 +9,17 @@ from typing import Any
 import httpx
 
 from tests.api.kit import Running, records, running
+from tests.api.watching import open_stream, watch
 from topics.engine.metrics import TOPICS_MAX
+from topics.engine.traffic import ACK_BOUNDS_MS, Traffic
 from topics.server import metrics
 from topics.testing import ManualClock
 
 JSON = {"accept": "application/json"}
-SERIES = re.compile(r'(?P<name>[a-z_]+)(?:\{(?P<label>[a-z]+)="(?P<value>(?:[^"\\\n]|\\["\\n])*)"\})? (?P<number>\S+)')
+LABEL = r'[a-z]+="(?P<{}>(?:[^"\\\n]|\\["\\n])*)"'
+SERIES = re.compile(
+    rf"(?P<name>[a-z_]+)(?:\{{{LABEL.format('value')}(?:,{LABEL.format('more')})?\}})? (?P<number>\S+)"
+)
 
 
 class Scrape:
@@ -36,7 +41,7 @@ class Scrape:
             match = SERIES.fullmatch(line)
             assert match, line
             assert match["name"].startswith(family), f"{line} stands under {family}"
-            value = match["value"] or ""
+            value = ",".join(filter(None, (match["value"], match["more"])))
             series = self.samples.setdefault(match["name"], {})
             assert value not in series, f"{line} twice"
             series[value] = float(match["number"])
@@ -140,6 +145,7 @@ def test_a_client_that_accepts_json_gets_the_snapshot(client: httpx.Client, topi
         "topics", "topics_ephemeral", "topics_memory", "topics_disk", "topics_fsync", "routers", "records_live",
         "bytes_live", "queue_topics", "queue_leases_in_flight", "sse_connections", "watch_sessions", "ready",
         "replay_progress", "uptime_ms", "wal", "shards", "warnings", "bytes_by_tier", "pressure", "throttle_level",
+        "traffic", "ack_latency_ms", "fsync_latency_us", "lost_records", "router_lag_records",
     }  # fmt: skip
     assert set(told["wal"]) == {
         "fsyncs", "frames", "batches", "bytes_written", "rotations", "queue_depth", "queue_depth_peak",
@@ -273,3 +279,59 @@ def test_a_slow_loop_shows(server: Running, client: httpx.Client) -> None:
 def test_topics_have_gauges_only() -> None:
     """[MET-7]: no counters of appends, reads, evictions or tombstones per topic."""
     assert {one.kind for one in metrics.TABLE if one.label == "topic"} == {"gauge"}
+
+
+def test_writes_are_counted_by_class_with_their_latency() -> None:
+    """What rates and percentiles of the console are made of; a refused or repeated write is none."""
+    with running() as server, server.client() as client:
+        for durability in ("ephemeral", "memory", "disk", "fsync"):
+            client.put(f"/v0/topics/{durability}", json={"durability": durability})
+            client.post(f"/v0/topics/{durability}", json=records(1, 2, 3))
+        client.post("/v0/topics/fsync", json=records(4, idempotency_key="k"))
+        client.post("/v0/topics/fsync", json=records(4, idempotency_key="k"))
+        assert client.post("/v0/topics/absent", json=records(1, create=False)).status_code == 404
+        text, told = scrape(client), client.get("/v0/metrics", headers=JSON).json()
+        assert text["topics_records_written_total"] == told["traffic"]["records_written"] == 13
+        assert text.samples["topics_ack_latency_ms_count"] == {"ephemeral": 1, "memory": 1, "disk": 1, "fsync": 2}
+        for durability, one in told["ack_latency_ms"].items():
+            count = text.samples["topics_ack_latency_ms_count"][durability]
+            assert len(one["counts"]) == len(one["bounds"]) + 1
+            assert sum(one["counts"]) == count
+            assert one["sum"] == text.samples["topics_ack_latency_ms_sum"][durability] > 0
+            assert text.samples["topics_ack_latency_ms_bucket"][f"{durability},+Inf"] == count
+        syncs = told["fsync_latency_us"]
+        assert sum(syncs["counts"]) == told["wal"]["fsync_count"]
+        assert syncs["bounds"] == [50, 100, 250, 500, 1000, 5000, 10000, 50000, 100000]
+
+
+def test_a_latency_is_counted_in_its_bucket() -> None:
+    traffic = Traffic()
+    for took_ms in (0.05, 0.1, 0.2, 7.0, 5000.0):
+        traffic.acked("disk", 2, took_ms)
+    assert dict(zip((*ACK_BOUNDS_MS, None), traffic.acks["disk"].counts, strict=True)) == {
+        0.1: 2, 0.25: 1, 0.5: 0, 1: 0, 2.5: 0, 5: 0, 10: 1, 25: 0, 50: 0, 100: 0, 250: 0, 1000: 0, None: 1,
+    }  # fmt: skip
+    assert (traffic.written, traffic.acks["disk"].total_ms) == (10, 5007.35)
+
+
+def test_reads_deliveries_and_jobs_are_counted() -> None:
+    """Each stream that is sent a record counts, whether it reads for itself or gets what others get."""
+    with running() as server, server.client() as client:
+        client.post("/v0/topics/t", json=records(*range(5)))
+        client.post("/v0/topics/t/diff", json={"limit": 3})
+        client.post("/v0/topics/t/diff", json={"from_seq": 5})
+        traffic = client.get("/v0/metrics", headers=JSON).json()["traffic"]
+        assert (traffic["reads"], traffic["records_read"], traffic["records_delivered"]) == (2, 3, 0)
+        wids = [watch(client, "t")["wid"] for _ in range(2)]
+        with open_stream(server, False, wids[0]) as one, open_stream(server, False, wids[1]) as two:
+            for stream in (one, two):
+                stream.until("caught-up")
+            assert scrape(client)["topics_records_delivered_total"] == 10
+            client.post("/v0/topics/t", json=records(6, 7, 8))
+            for stream in (one, two):
+                stream.until("caught-up")
+            assert scrape(client)["topics_records_delivered_total"] == 16
+        client.put("/v0/topics/q", json={"type": "queue"})
+        client.post("/v0/topics/q", json=records(1, 2))
+        client.post("/v0/topics/q/claim", json={"node": "n", "max": 5})
+        assert scrape(client)["topics_jobs_delivered_total"] == 2

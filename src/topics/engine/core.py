@@ -33,6 +33,7 @@ from topics.engine.recent import RecentFrames
 from topics.engine.router import Edge, Routers
 from topics.engine.scheduler import Item
 from topics.engine.topic import Lsn, Ticket, Topic, Totals
+from topics.engine.traffic import Traffic
 from topics.engine.writers import Writers
 from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs
@@ -132,6 +133,7 @@ class Core:
         self.boot = ""
         self.store_id = ""
         self.totals = Totals()
+        self.traffic = Traffic()
         self.ready: dict[int, Topic] = {}
         """Topics whose first ticket is committed, within one report of a shard."""
         self.frames_aside_bytes: int | None = None

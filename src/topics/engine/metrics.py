@@ -22,6 +22,7 @@ from topics.engine.losses import REASONS
 from topics.engine.scheduler import BANDS, LATENCY_BOUNDS_MS
 from topics.engine.snapshot import Snapshots
 from topics.engine.topic import STRICTNESS, Topic
+from topics.engine.traffic import ACK_BOUNDS_MS
 from topics.model import is_system_name
 from topics.storage.shard import SYNC_BOUNDS_US
 
@@ -62,6 +63,12 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("topics_queue_topics", "gauge", "Topics that are queues."),
     Metric("topics_queue_leases_in_flight", "gauge", "Active leases of all queues."),
     Metric("topics_recovery_progress", "gauge", "Share of the recovery that is done, 1 once the server is ready."),
+    Metric("topics_records_written_total", "counter", "Records acknowledged to clients."),
+    Metric("topics_ack_latency_ms", "histogram", "From a write until its acknowledgement in milliseconds.", "class"),
+    Metric("topics_reads_total", "counter", "Reads behind a cursor that were answered."),
+    Metric("topics_records_read_total", "counter", "Records in their answers."),
+    Metric("topics_records_delivered_total", "counter", "Records sent to streams, once for each stream."),
+    Metric("topics_jobs_delivered_total", "counter", "Jobs handed out by queues."),
     Metric("topics_wal_frames_total", "counter", "Frames written to the log."),
     Metric("topics_wal_batches_total", "counter", "Group-commit batches written to the log."),
     Metric("topics_wal_fsyncs_total", "counter", "Syncs of the log."),
@@ -131,13 +138,15 @@ class ShardNow(NamedTuple):
 
 
 class Collected:
-    """What a sweep found. Every metric of the table is in exactly one of the first three."""
+    """What a sweep found. Every metric of the table is in exactly one of the first four."""
 
-    __slots__ = ("bytes_by_tier", "histograms", "labelled", "shards", "values")
+    __slots__ = ("bytes_by_tier", "histograms", "labelled", "labelled_histograms", "shards", "values")
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {one.name: 0 for one in TABLE if one.kind != "histogram" and not one.label}
-        self.labelled: dict[str, dict[str, float]] = {one.name: {} for one in TABLE if one.label}
+        self.labelled: dict[str, dict[str, float]] = {
+            one.name: {} for one in TABLE if one.label and one.kind != "histogram"
+        }
         self.labelled["topics_topics_by_class"] = dict.fromkeys(STRICTNESS, 0)
         self.labelled["topics_segments"] = {"hot": 0, "cold": 0}
         self.labelled["topics_holes_total"] = dict.fromkeys(HOLES.values(), 0)
@@ -147,6 +156,9 @@ class Collected:
         self.histograms = {
             "topics_wal_fsync_latency_us": Timings.none(SYNC_BOUNDS_US),
             "topics_sched_latency_ms": Timings.none(LATENCY_BOUNDS_MS),
+        }
+        self.labelled_histograms = {
+            "topics_ack_latency_ms": dict.fromkeys(STRICTNESS, Timings.none(ACK_BOUNDS_MS)),
         }
         self.shards: list[ShardNow] = []
         self.bytes_by_tier = {"hot": 0, "cold": 0}
@@ -160,6 +172,9 @@ class Collected:
                 found[name] = sum(series.values())
         for name, one in self.histograms.items():
             found |= {f"{name}_count": one.times, f"{name}_sum": one.total}
+        for name, family in self.labelled_histograms.items():
+            found[f"{name}_count"] = sum(one.times for one in family.values())
+            found[f"{name}_sum"] = sum(one.total for one in family.values())
         return found
 
 
@@ -252,6 +267,7 @@ class Sweep:
         self.found.labelled["topics_holes_total"] = {HOLES[reason]: count for reason, count in core.holes.items()}
         self.found.labelled["topics_lost_records_total"] |= core.losses.records
         self._schedule()
+        self._traffic()
         if checkpointer is not None:
             values["topics_ckpt_total"] = checkpointer.total
             values["topics_ckpt_ms"] = checkpointer.last_ms
@@ -270,6 +286,18 @@ class Sweep:
         found.histograms["topics_sched_latency_ms"] = Timings(
             LATENCY_BOUNDS_MS, tuple(scheduler.latencies), round(scheduler.latencies_ms, 3)
         )
+
+    def _traffic(self) -> None:
+        traffic, values = self._core.traffic, self.found.values
+        values["topics_records_written_total"] = traffic.written
+        values["topics_reads_total"] = traffic.reads
+        values["topics_records_read_total"] = traffic.read
+        values["topics_records_delivered_total"] = traffic.delivered
+        values["topics_jobs_delivered_total"] = self._core.deliveries
+        self.found.labelled_histograms["topics_ack_latency_ms"] = {
+            durability: Timings(ACK_BOUNDS_MS, tuple(acks.counts), round(acks.total_ms, 3))
+            for durability, acks in traffic.acks.items()
+        }
 
     def _log(self) -> None:
         if self._core.wal is None:

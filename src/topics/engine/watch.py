@@ -375,6 +375,7 @@ class Feed:
         follower.cursor = result.next_from_seq
         if result.records:
             records: list[Any] = list(result.records)
+            self._core.traffic.delivered += len(records)
             put(framing.record(Batch(topic.name, began, result.next_from_seq, result.head_seq, records)))
         if gap is not None or result.records:
             follower.is_reached = False
@@ -489,6 +490,8 @@ class Pass:
         self._series: dict[Share, Series] = {}
         self._lanes: dict[object, bytes | None] = {}
         """By lane: what takes everybody in it to the head at once; None: there is no such thing."""
+        self._whole_records = 0
+        """Records of such a thing: the same number in every lane."""
         waiters, topic.waiters = topic.waiters, {}
         self._waiters = iter(waiters.values())
         self._followers = iter(list(topic.followers))
@@ -518,7 +521,7 @@ class Pass:
         clock = self._core.clock
         now_ns = clock.monotonic_ns()
         until_ns = now_ns + SLICE_NS
-        writes = 0
+        writes = sent = 0
         for wake in self._waiters:
             wake()
             writes += 1
@@ -540,10 +543,13 @@ class Pass:
                     follower.sink.send(whole, now_ns)
                     follower.cursor = head
                     writes += 1
+                    sent += 1
                 else:
                     writes += self._serve(follower, now_ns)
             if writes >= SLICE_WRITES or (not number % LOOK_EVERY and clock.monotonic_ns() >= until_ns):
+                self._core.traffic.delivered += sent * self._whole_records
                 return True
+        self._core.traffic.delivered += sent * self._whole_records
         return False
 
     def _whole(self, follower: Follower) -> bytes | None:
@@ -551,7 +557,10 @@ class Pass:
         if not self._is_shared:
             return None
         batch = self._series_of(follower).get(0)
-        return self._rendered(follower, batch) if batch is not None and batch.is_last and batch.records else None
+        if batch is None or not batch.is_last or not batch.records:
+            return None
+        self._whole_records = len(batch.records)
+        return self._rendered(follower, batch)
 
     def _series_of(self, follower: Follower) -> Series:
         series = self._series.get(follower.share)
@@ -590,6 +599,7 @@ class Pass:
             if batch.records:
                 sent += 1
                 sink.send(self._rendered(follower, batch), now_ns)
+                self._core.traffic.delivered += len(batch.records)
                 is_told = batch.is_last
             follower.cursor = batch.to_seq
         if follower.cursor < head:

@@ -67,6 +67,29 @@ class WarningTold(msgspec.Struct):
     message: str
 
 
+class TrafficCounts(msgspec.Struct):
+    """What went through since the start; of two snapshots, rates are made."""
+
+    records_written: Annotated[int, about("records acknowledged to clients", U64)]
+    reads: Annotated[int, about("reads behind a cursor that were answered", U64)]
+    records_read: Annotated[int, about("records in their answers", U64)]
+    records_delivered: Annotated[int, about("records sent to streams, once for each stream", U64)]
+    jobs_delivered: Annotated[int, about("jobs handed out by queues", U64)]
+
+
+class Histogram(msgspec.Struct):
+    """How often something lasted how long since the start."""
+
+    bounds: Annotated[list[float], about("upper bounds of the buckets; one more bucket holds the rest")]
+    counts: Annotated[list[int], about("by bucket, not cumulative")]
+    sum: Annotated[float, about("of all that was measured")]
+
+    @classmethod
+    def of(cls, timings: Timings) -> Histogram:
+        """As it goes over the wire."""
+        return cls(list(timings.bounds), list(timings.counts), timings.total)
+
+
 class MetricsAnswer(msgspec.Struct):
     """`GET /v0/metrics` with `Accept: application/json` [MET-6]."""
 
@@ -91,6 +114,11 @@ class MetricsAnswer(msgspec.Struct):
     bytes_by_tier: Annotated[dict[str, int], about("bytes of segment data, by `hot` and `cold`")]
     pressure: Annotated[float, about("load", {"minimum": 0, "maximum": 1})]
     throttle_level: Annotated[int, about("step of the load-shedding ladder", U64)]
+    traffic: TrafficCounts
+    ack_latency_ms: Annotated[dict[str, Histogram], about("from a write until its acknowledgement, by class")]
+    fsync_latency_us: Annotated[Histogram, about("syncs of the log")]
+    lost_records: Annotated[dict[str, int], about("records lost since the start, by reason")]
+    router_lag_records: Annotated[int, about("records that routers have not forwarded yet", U64)]
 
 
 class Gathered:
@@ -112,10 +140,10 @@ class Gathered:
         if app.engine is None:
             engine.values["topics_recovery_progress"] = min(max(app.progress, 0.0), 1.0)
 
-    def series(self, one: Metric) -> Mapping[str, float] | Timings | float:
+    def series(self, one: Metric) -> Mapping[str, float | Timings] | Timings | float:
         """The value of a metric, by label value where it has a label."""
         if one.kind == "histogram":
-            return self.histograms[one.name]
+            return self.engine.labelled_histograms[one.name] if one.label else self.histograms[one.name]
         if one.label:
             return self.engine.labelled[one.name]
         return self.values[one.name] if one.name in self.values else self.engine.values[one.name]
@@ -138,19 +166,24 @@ def _lines(found: Gathered) -> Iterator[str]:
             yield from _buckets(one.name, value)
         elif isinstance(value, Mapping):
             for label, number in value.items():
-                yield f'{one.name}{{{one.label}="{_escaped(label)}"}} {_number(number)}'
+                named = f'{one.label}="{_escaped(label)}"'
+                if isinstance(number, Timings):
+                    yield from _buckets(one.name, number, named)
+                else:
+                    yield f"{one.name}{{{named}}} {_number(number)}"
         else:
             yield f"{one.name} {_number(value)}"
 
 
-def _buckets(name: str, found: Timings) -> Iterator[str]:
+def _buckets(name: str, found: Timings, named: str = "") -> Iterator[str]:
     """Cumulative; the last one is the number of all [MET-5]."""
     so_far = 0
+    before, alone = (f"{named},", f"{{{named}}}") if named else ("", "")
     for bound, count in zip((*found.bounds, "+Inf"), found.counts, strict=True):
         so_far += count
-        yield f'{name}_bucket{{le="{bound}"}} {so_far}'
-    yield f"{name}_sum {found.total}"
-    yield f"{name}_count {so_far}"
+        yield f'{name}_bucket{{{before}le="{bound}"}} {so_far}'
+    yield f"{name}_sum{alone} {found.total}"
+    yield f"{name}_count{alone} {so_far}"
 
 
 def _escaped(value: str) -> str:
@@ -200,4 +233,17 @@ def snapshot(found: Gathered) -> MetricsAnswer:
         bytes_by_tier=dict(engine.bytes_by_tier),
         pressure=values["topics_pressure"],
         throttle_level=int(values["topics_throttle_level"]),
+        traffic=TrafficCounts(
+            records_written=int(values["topics_records_written_total"]),
+            reads=int(values["topics_reads_total"]),
+            records_read=int(values["topics_records_read_total"]),
+            records_delivered=int(values["topics_records_delivered_total"]),
+            jobs_delivered=int(values["topics_jobs_delivered_total"]),
+        ),
+        ack_latency_ms={
+            name: Histogram.of(one) for name, one in engine.labelled_histograms["topics_ack_latency_ms"].items()
+        },
+        fsync_latency_us=Histogram.of(syncs),
+        lost_records={name: int(count) for name, count in engine.labelled["topics_lost_records_total"].items()},
+        router_lag_records=int(values["topics_router_lag_records"]),
     )

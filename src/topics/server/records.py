@@ -383,6 +383,8 @@ def append(core: Core, clock: Clock, write: Write, done: Callable[[AppendResult 
         enqueued_ns = staged_ns or now_ns
         topic = core.names.get(write.name)
         is_synced = topic is not None and topic.config.durability == "fsync"
+        if topic is not None:
+            core.traffic.acked(topic.config.durability, outcome.count, (now_ns - began_ns) / 1e6)
         throttled_ms = outcome.throttle_wait_ms
         wait_ms = max((now_ns - enqueued_ns) / 1e6 - (throttled_ms or 0.0), 0.0) if is_synced else 0.0
         timing = b',"wal_append_ms":%.3f,"fsync_ms":%.3f' % ((enqueued_ns - began_ns) / 1e6, wait_ms)
@@ -439,6 +441,7 @@ def diff(exchange: Exchange) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
         else:
+            core.traffic.answered(len(outcome.records))
             exchange.reply(200, _page(name, outcome, exchange.elapsed_ms()))
 
     waiting = reading.Waiting()

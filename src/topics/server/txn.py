@@ -297,6 +297,8 @@ def _commit(exchange: Exchange, asked: Commit) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
             return
+        if not outcome.deduped:
+            core.traffic.written += sum(one.count for one in outcome.topics)
         body = {
             "id": asked.id,
             "version": asked.version,

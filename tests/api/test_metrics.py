@@ -17,9 +17,7 @@ from topics.testing import ManualClock
 
 JSON = {"accept": "application/json"}
 LABEL = r'[a-z]+="(?P<{}>(?:[^"\\\n]|\\["\\n])*)"'
-SERIES = re.compile(
-    rf"(?P<name>[a-z_]+)(?:\{{{LABEL.format('value')}(?:,{LABEL.format('more')})?\}})? (?P<number>\S+)"
-)
+SERIES = re.compile(rf"(?P<name>[a-z_]+)(?:\{{{LABEL.format('value')}(?:,{LABEL.format('more')})?\}})? (?P<number>\S+)")
 
 
 class Scrape:

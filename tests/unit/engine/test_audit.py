@@ -30,7 +30,9 @@ def wrong_snapshot(monkeypatch: pytest.MonkeyPatch, place: str = "sealed") -> ki
 
     def wrong(self: TopicSegments, segment: Segment) -> object:
         row = right(self, segment)
-        return msgspec.structs.replace(row, live=row.live + 1, live_bytes=row.live_bytes + 10) if segment.sealed else row
+        return (
+            msgspec.structs.replace(row, live=row.live + 1, live_bytes=row.live_bytes + 10) if segment.sealed else row
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(TopicSegments, "_row", wrong)

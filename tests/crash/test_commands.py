@@ -16,7 +16,7 @@ QUICK = {
     "crash": 3_000,  # T1
     "exhaustive": 10_000,  # T3
     "faults": 2_000,  # T4
-    "mutants": 90,  # T5
+    "mutants": 60,  # T5
     "flips": 10_000,  # T6
     "truncate": 3_500,  # T7
     "fuzz": 60_000,  # T13

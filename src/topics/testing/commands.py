@@ -51,7 +51,7 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardS
 
 QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 600}
 """Survivors that the quick size of `crash` judges; a whole engine takes long to open."""
-THIN = {"engine": {"exhaustive": 29, "faults": 601, "flips": 307, "truncate": 127}}
+THIN = {"engine": {"exhaustive": 29, "faults": 601, "flips": 307, "truncate": 127, "mutants": 3}}
 """Of what a quick size has, every how many cases are taken; primes, so that no kind of case is left out."""
 
 
@@ -248,7 +248,8 @@ def mutant(args: argparse.Namespace) -> int:
     """Seeded bugs, all of which the sweeps must notice [T5]."""
     seeds = range(args.seed, args.seed + 60)
     tally = Tally("mutants", "mutants")
-    for outcome in spread(args.jobs, _mutant, [(n, seeds) for n in range(len(_mutants()))]):
+    chosen = [n for n in range(len(_mutants())) if n < len(mutants.MUTANTS) or n % _thin(args, "engine") == 0]
+    for outcome in spread(args.jobs, _mutant, [(n, seeds) for n in chosen]):
         tally.add(outcome)
     return tally.report(seed=args.seed, caught=tally.cases - len(tally.violations))
 

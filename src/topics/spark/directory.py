@@ -7,7 +7,7 @@ of them are nobody's loss; records are held against them once more when they are
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from topics import paths
 from topics.codec.snapshot import GAP as GAP_ROW
@@ -24,14 +24,18 @@ def plan_directory(fs: Fs, options: ReadOptions, now_ms: int) -> tuple[Source, l
     """The wanted topics of the directory that `path` names, at `now_ms`."""
     assert options.path is not None
     store = open_store(fs, options.path, options.cold)
+    return source_of(store, options), [plan_topic(one, options, now_ms) for one in wanted(store.topics(), options)]
+
+
+def source_of(store: StoreView, options: ReadOptions) -> Source:
+    """Where the pieces of a plan are read from."""
     header = store.header
-    source = Source(
+    return Source(
         options,
         options.path,
         None if header is None else header.store,
         options.cold if options.cold is not None else None if header is None else header.cold,
     )
-    return source, [_plan(topic, options, now_ms) for topic in wanted(store.topics(), options)]
 
 
 def open_store(fs: Fs, path: str, cold: str | None) -> StoreView:
@@ -46,23 +50,39 @@ def open_store(fs: Fs, path: str, cold: str | None) -> StoreView:
         raise SourceError(error.code, f"{path}: {error}", f"run `topics doctor {path}`") from error
 
 
-def wanted(topics: Sequence[TopicView], options: ReadOptions) -> list[TopicView]:
-    """The topics that are asked for, in the order they are named, or by name."""
+def matching(topics: Sequence[TopicView], options: ReadOptions) -> list[TopicView]:
+    """The topics that are asked for and are there, in the order they are named, or by name."""
     by_name = {topic.name: topic for topic in topics}
     if options.pattern is not None:
         matches = re.compile(options.pattern).fullmatch
         return [by_name[name] for name in sorted(by_name) if not name.startswith("$") and matches(name)]
-    missing = [name for name in options.topics if name not in by_name]
+    return [by_name[name] for name in options.topics if name in by_name]
+
+
+def wanted(topics: Sequence[TopicView], options: ReadOptions) -> list[TopicView]:
+    """The topics that are asked for; `SourceError` if one of them is not there."""
+    found = matching(topics, options)
+    check_named(options, [topic.name for topic in found])
+    return found
+
+
+def check_named(options: ReadOptions, found: Iterable[str]) -> None:
+    """Refuse to go on without a topic that was named."""
+    there = set(found)
+    missing = [name for name in options.topics if name not in there]
+    if missing and options.url is not None:
+        what = f"{options.url} has no topic `{missing[0]}`"
+        raise SourceError("topic_not_found", what, "create the topic, or correct its name")
     if missing:
         raise SourceError(
             "topic_not_found",
             f"{options.path} has no topic `{missing[0]}`",
             "a topic shows here once it was checkpointed: run `topics checkpoint`, or read by `url`",
         )
-    return [by_name[name] for name in options.topics]
 
 
-def _plan(topic: TopicView, options: ReadOptions, now_ms: int) -> TopicPlan:
+def plan_topic(topic: TopicView, options: ReadOptions, now_ms: int) -> TopicPlan:
+    """What of a topic the bounds select."""
     item, name = topic.item, topic.name
     expiry = topic.expiry_ts(now_ms)
     ttl_floor = max(item.ttl_floor, min(topic.first_at(expiry), item.head_seq + 1)) if expiry else item.ttl_floor

@@ -31,6 +31,15 @@ READ: Final = (
     "endingSeq", "startingTimestamp", "endingTimestamp", "tags", "node", "columns", "payload", "meta", "verify",
     "onDataLoss", "includeDeleted", "partitionBytes", "minPartitions", "pinMs",
 )  # fmt: skip
+PACE: Final = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay")
+"""What only a stream has."""
+ENDS: Final = ("endingSeq", "endingTimestamp")
+"""What a stream has not."""
+MAX_TRIGGER_DELAY: Final = "15m"
+LATEST: Final = -1
+"""A start behind everything there is."""
+_PACE_LOWER: Final = frozenset(name.lower() for name in PACE)
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _U64_MAX: Final = 2**64 - 1
 
@@ -81,8 +90,54 @@ class ReadOptions(NamedTuple):
         return self.tags is None and self.nodes is None
 
 
+class StreamOptions(NamedTuple):
+    """What a stream was asked for; `read` is how each of its batches is read, bounds aside."""
+
+    read: ReadOptions
+    starts: Bound = Bound()
+    """First seq of a new stream: None for the first there is, `LATEST` for what comes."""
+    max_records: int | None = None
+    max_bytes: int | None = None
+    min_records: int = 0
+    max_delay_ms: int = 900_000
+
+
+def parse_stream(given: Mapping[str, str]) -> StreamOptions:
+    """Options of a stream; `SourceError` for anything that cannot be meant."""
+    values = _known(given, READ + PACE)
+    for name in ENDS:
+        if name in values:
+            raise _bad(name, "a stream has no end", "leave it out; the trigger availableNow ends at what there is")
+    starts = _seqs(values, "startingSeq", "earliest", latest=True)
+    read = parse_read({name: value for name, value in values.items() if name not in (*PACE, "startingSeq")})
+    return StreamOptions(
+        read=read,
+        starts=starts,
+        max_records=_limit(values, "maxRecordsPerTrigger"),
+        max_bytes=_limit(values, "maxBytesPerTrigger"),
+        min_records=_limit(values, "minRecordsPerTrigger") or 0,
+        max_delay_ms=_delay_ms(values),
+    )
+
+
+def _limit(values: Mapping[str, str], name: str) -> int | None:
+    return _number(values, name, 0, 1, 2**63 - 1) if name in values else None
+
+
+def _delay_ms(values: Mapping[str, str]) -> int:
+    """A number with its unit; without one it is milliseconds."""
+    text = values.get("maxTriggerDelay", MAX_TRIGGER_DELAY).strip().lower()
+    found = re.fullmatch(r"([0-9]{1,12}) *(ms|s|m|min|h)?", text)
+    if found is None:
+        raise _bad("maxTriggerDelay", f"{text!r} is no time", "write it as `90s`, `15m` or `1h`")
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+
+
 def parse_read(given: Mapping[str, str]) -> ReadOptions:
     """Options of a reader; `SourceError` for anything that cannot be meant."""
+    for name in given:
+        if name.lower() in _PACE_LOWER:
+            raise _bad(name, "only a stream has it", "use `spark.readStream`, or leave it out")
     values = _known(given, READ)
     path, url = values.get("path"), values.get("url")
     if (path is None) == (url is None):
@@ -118,7 +173,7 @@ def parse_read(given: Mapping[str, str]) -> ReadOptions:
 
 def layout_of(given: Mapping[str, str]) -> tuple[tuple[str, ...], bool, bool]:
     """Columns, whether data is binary and whether meta is text: what decides the schema."""
-    values = _known(given, READ)
+    values = _known(given, READ + PACE)
     loss = _one_of(values, "onDataLoss", "fail", ("fail", "emit", "skip"))
     binary = _one_of(values, "payload", "string", ("string", "binary")) == "binary"
     return _columns(values, loss), binary, _one_of(values, "meta", "map", ("map", "json")) == "json"
@@ -184,10 +239,12 @@ def _bound(values: Mapping[str, str], name: str, parse: Any) -> Bound:
     return Bound(by_topic=tuple((topic, parse(name, str(value))) for topic, value in members.items()))
 
 
-def _seqs(values: Mapping[str, str], name: str, none: str) -> Bound:
+def _seqs(values: Mapping[str, str], name: str, none: str, *, latest: bool = False) -> Bound:
     def parse(name: str, text: str) -> int | None:
         if text == none:
             return None
+        if latest and text == "latest":
+            return LATEST
         if not (text.isascii() and text.isdigit() and int(text) <= _U64_MAX):
             raise _bad(name, f"{text!r} is neither `{none}` nor a seq")
         return int(text)

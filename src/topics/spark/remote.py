@@ -168,8 +168,8 @@ class Remote:
 
     def record_bytes(self, topic: str) -> int:
         """How large a record of a topic is on average."""
-        told = json.loads(self._ask("GET", f"/v0/topics/{quote(topic, safe='')}", None).body)
-        return RECORD_COST + told["bytes"] // max(told["count"], 1)
+        told = json.loads(self._get(f"/v0/topics/{quote(topic, safe='')}"))
+        return RECORD_COST + int(told["bytes"] // max(told["count"], 1))
 
     def scan(self, item: TopicItem, first: int, last: int) -> Page:
         """Records from `first` on; `NotAFrame` if they are another instance's, whose frames carry another mask."""

@@ -1,4 +1,4 @@
-"""The format `topics` of Spark (10 §2): the batch source.
+"""The format `topics` of Spark (10 §2): the source. Its streams are in `streaming`.
 
     schema()       from the options `columns`, `payload` and `meta` [K-10]
     partitions()   the plan, made once per `load()` at the first action [K-11]; on the driver, in a process of its own
@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
@@ -106,6 +107,16 @@ class TopicsSource(DataSource):
 
     @told
     def reader(self, schema: StructType) -> DataSourceReader:
+        return TopicsReader(self._given(schema))
+
+    @told
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  as Spark calls it
+        from topics.spark.streaming import TopicsStreamReader
+
+        return TopicsStreamReader(self._given(schema))
+
+    def _given(self, schema: StructType) -> dict[str, str]:
+        """The options of a read, whose schema is the one they give."""
         kept = schema.fields[0].metadata.get(KEPT) if schema.fields else None
         given = (json.loads(kept) if kept else {}) | own_options(self.options)
         own = schema_of(given)
@@ -115,7 +126,7 @@ class TopicsSource(DataSource):
                 f"the schema is {own.simpleString()}, not {schema.simpleString()}",
                 "leave the schema out; `columns`, `payload` and `meta` choose it",
             )
-        return TopicsReader(given)
+        return given
 
     @told
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -172,12 +183,17 @@ class TopicsReader(DataSourceReader):
         return [TopicsPartition(one) for one in plan_read(OsFs(), self._options, SystemClock().now_ms())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, TopicsPartition):  # Spark's own, where there is nothing to read [K-13]
-            return
-        try:
-            yield from read_partition(OsFs(), partition.partition)
-        except Exception as error:
-            shown = in_spark(error)
-            if shown is error:
-                raise
-            raise shown from None
+        return read_rows(partition)
+
+
+def read_rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, in a process of an executor; of a read or of a batch of a stream."""
+    if not isinstance(partition, TopicsPartition):  # Spark's own, where there is nothing to read [K-13]
+        return
+    try:
+        yield from read_partition(OsFs(), partition.partition)
+    except Exception as error:
+        shown = in_spark(error)
+        if shown is error:
+            raise
+        raise shown from None

@@ -32,7 +32,6 @@ from topics.spark import parts
 from topics.spark.failure import SourceError
 from topics.spark.parts import Staged, Target, Version
 from topics.spark.rows import Row, Shape
-from topics.spark.sink import FolderTarget
 from topics.spark.source import told
 from topics.spark.upload import ServerTarget
 from topics.spark.writeoptions import WriteOptions
@@ -58,7 +57,11 @@ class Written(WriterCommitMessage):
 
 def target_of(options: WriteOptions) -> Target:
     """Where a write goes."""
-    return ServerTarget(options) if options.url is not None else FolderTarget(options)
+    if options.url is not None:
+        return ServerTarget(options)
+    from topics.spark.sink import FolderTarget  # brings the engine, which tasks of a server's writer need not wait for
+
+    return FolderTarget(options)
 
 
 def is_in_stream(spark: SparkSession) -> bool:

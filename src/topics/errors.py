@@ -24,6 +24,10 @@
     ├── EngineClosed         (TimingError) the engine was closed, or belongs to another process
     ├── DataDirInUse         (TimingError) another engine has this data directory
     ├── LimitReached         (TimingError) a resource of the server is used up; `limit`, `max`
+    ├── Unauthorized         (CallerError) the server wants a key that it knows
+    ├── PayloadTooLarge      (CallerError) the request is larger than the server accepts
+    ├── Unreachable          (TimingError) no server answers, or none of ours
+    ├── ServerError          the server answered with an error that has no class here: `status`, `code`, `detail`
     ├── UnsupportedPlatform  (also ImportError) no flock, pread or directory sync here
     ├── WalFull              (TimingError) too many submissions wait for the log
     ├── StorageFull          (DiskError) no space; deletes still work, writes return when space is back
@@ -479,3 +483,33 @@ class ColdStoreMismatch(DiskError):
     """The cold tier holds the segments of another store; nothing was changed [S-14]."""
 
     code = "cold_store_mismatch"
+
+
+class Unauthorized(CallerError):
+    """The server has keys, and the one that was presented is none of them [API-7]."""
+
+    code = "unauthorized"
+
+
+class PayloadTooLarge(CallerError):
+    """The request is larger than the server accepts [API-15]; send fewer records at once."""
+
+    code = "payload_too_large"
+
+
+class Unreachable(TimingError):
+    """No server answers there, or what answers is none. A write that was on its way may have been done [U-21]."""
+
+    code = "unreachable"
+
+
+class ServerError(TopicsError):
+    """The server answered with an error that has no class of its own: `code` and `detail` are what it said."""
+
+    code = "internal"
+
+    def __init__(self, status: int, code: str, message: str, detail: object = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code  # type: ignore[misc]
+        self.detail = detail

@@ -6,6 +6,7 @@
     selecting   Selector, successor                                                (01 §14, S-188)
     answers     AppendResult, ReadResult, Record, Gap, DeleteResult, TopicState    [S-354]
     queues      Job, ClaimResult, AckResult, NackResult, ExtendResult, LeasePage   (04)
+    watching    TopicRecord, TopicGap, CaughtUp, TopicDeleted: what a watch yields (03 §5) [U-21]
 
 Whatever breaks a rule here is a `CallerError`. Values only, no behaviour that waits: any thread.
 """
@@ -253,6 +254,11 @@ def new(data: object, tag: str | None = None, node: str | None = None, meta: obj
     return NewRecord(data, tag, node, meta)
 
 
+def as_record(row: object, tag: str | None = None, node: str | None = None, meta: object = None) -> NewRecord:
+    """A value, or what `new` made, as a record to write."""
+    return row if isinstance(row, NewRecord) else NewRecord(row, tag, node, meta)
+
+
 class Producer(msgspec.Struct, frozen=True):
     """The name a write has among the writes of one producer [A-4]."""
 
@@ -438,6 +444,13 @@ class AbortResult(msgspec.Struct, frozen=True):
     state: Literal["aborted", "committed"]
 
 
+class Checkpointed(msgspec.Struct, frozen=True):
+    """What a full checkpoint came to [A-15]: topics whose records all lie in segments, segments that it sealed."""
+
+    topics: int
+    sealed: int
+
+
 GapReason = Literal["cap", "ttl", "mixed", "source_trim", "corrupt", "crash", "recreated", "from_seq_too_old"]
 
 
@@ -517,6 +530,54 @@ class Record:
         if self.raw_meta is not None:
             parts.append(f"raw_meta={self.raw_meta!r}")
         return f"Record({', '.join(parts)})"
+
+
+class TopicRecord(Record):
+    """A record, and the topic that it is from: what a watch over several topics yields."""
+
+    __slots__ = ("topic",)
+
+    def __init__(
+        self,
+        topic: str,
+        seq: int,
+        ts: int,
+        node: str | None,
+        tag: str | None,
+        raw_data: bytes,
+        raw_meta: bytes | None = None,
+    ) -> None:
+        super().__init__(seq, ts, node, tag, raw_data, raw_meta)
+        self.topic = topic
+
+    def _key(self) -> tuple[object, ...]:
+        return self.topic, *super()._key()
+
+    def __repr__(self) -> str:
+        return f"TopicRecord(topic={self.topic!r}, {super().__repr__().partition('(')[2]}"
+
+
+class TopicGap(Gap, frozen=True, kw_only=True):
+    """A gap, and the topic that it is in; at the first read its reason is `from_seq_too_old` [FRM-2]."""
+
+    topic: str
+
+
+class CaughtUp(msgspec.Struct, frozen=True):
+    """A watch is at the head of a topic: once in the beginning, and again behind further records [FRM-4]."""
+
+    topic: str
+    head_seq: int
+
+
+class TopicDeleted(msgspec.Struct, frozen=True):
+    """A topic that was watched is gone; the others go on, and without any the watch ends [FRM-5]."""
+
+    topic: str
+
+
+Event = TopicRecord | TopicGap | CaughtUp | TopicDeleted
+"""What a watch yields."""
 
 
 def _decode(raw: bytes) -> Any:

@@ -15,7 +15,14 @@ CLASSES = [
     if issubclass(value, errors.TopicsError) and value.__module__ == errors.__name__
 ]
 BRANCHES = (errors.CallerError, errors.TimingError, errors.DiskError)
-WITHOUT_BRANCH = {errors.TopicsError, errors.WalError, errors.UnsupportedPlatform, errors.IllegalTransition, *BRANCHES}
+WITHOUT_BRANCH = {
+    errors.TopicsError,
+    errors.WalError,
+    errors.UnsupportedPlatform,
+    errors.IllegalTransition,
+    errors.ServerError,
+    *BRANCHES,
+}
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

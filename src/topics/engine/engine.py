@@ -36,6 +36,7 @@ from topics.engine.cold import START_S
 from topics.engine.compact import Asked, Compactor, CompactResult
 from topics.engine.config import EngineConfig
 from topics.engine.core import Core, Outcome
+from topics.engine.follow import Inbox
 from topics.engine.metrics import Sweep
 from topics.engine.pins import PIN_MS_MAX
 from topics.engine.reclaim import Rewriter
@@ -147,6 +148,8 @@ class Engine:
         self._rotations = 0
         self._closed = False
         self._close_lock = threading.Lock()
+        self.inboxes: set[Inbox] = set()
+        """Of watches in this process; on the owner only."""
         self.recovered = RecoveryReport()
         """What opening found to be lost."""
         self.aio = EngineAio(self)
@@ -248,6 +251,11 @@ class Engine:
     def core(self) -> Core:
         """The state, for verbs that are called on the loop the engine is lent to."""
         return self._core
+
+    @property
+    def owner(self) -> InlineOwner | LockedOwner:
+        """Whoever holds it is the owner."""
+        return self._owner
 
     def _recover(self, *, assume_crash: bool, salvage: bool, tell: Callable[[float], None] | None) -> None:
         core = self._core
@@ -408,7 +416,7 @@ class Engine:
 
     def routers(self, prefix: str = "", *, source: str | None = None, dest: str | None = None) -> list[RouterState]:
         """Routers as they are now, by name."""
-        self._check()
+        self.check_open()
         with self._owner:
             return [one.state() for one in route.listed(self._core, prefix, source, dest)]
 
@@ -477,7 +485,7 @@ class Engine:
 
     def poll(self, query: reading.Query, until: Callable[[Callable[[], None]], None]) -> ReadResult | None:
         """Read, or wait to; `until` is given what calls it off, and then there is no result."""
-        self._check()
+        self.check_open()
         latch, waiting = _Latch(), reading.Waiting()
 
         def call_off() -> None:
@@ -553,7 +561,7 @@ class Engine:
 
     def writer(self, id: str) -> WriterState:
         """A writer of staged commits: its committed version, and what it has staged."""
-        self._check()
+        self.check_open()
         with self._owner:
             return txn.state(self._core, txn.writer_id(id, self._core.limits))
 
@@ -597,7 +605,7 @@ class Engine:
 
     def topics(self, prefix: str = "", *, system: bool = False) -> Iterator[str]:
         """The names of topics that begin with a prefix, sorted; the server's own only if asked for [A-14]."""
-        self._check()
+        self.check_open()
         with self._owner:
             names = [name for name in self._core.names if system or not is_system_name(name)]
         return iter(sorted(name for name in names if name.startswith(prefix)))
@@ -626,7 +634,7 @@ class Engine:
 
     def release_pin(self, id: str) -> None:
         """End a pin before its time; `PinNotFound` if there is none."""
-        self._check()
+        self.check_open()
         with self._owner:
             self._core.pins.release(id)
 
@@ -665,7 +673,7 @@ class Engine:
 
     def metrics(self) -> dict[str, float]:
         """Counters and gauges under the names of 06 §21; where there are labels, their sum."""
-        self._check()
+        self.check_open()
         with self._owner:
             sweep = self.begin_metrics()
             while not sweep.step():
@@ -688,7 +696,7 @@ class Engine:
 
     def tick(self) -> None:
         """Do everything that is due, and return when it is done [S-355]."""
-        self._check()
+        self.check_open()
         with self._owner:
             self._tick()
 
@@ -751,7 +759,7 @@ class Engine:
 
     def idle_s(self) -> float | None:
         """How long `tick` has nothing to do; None: as things stand, nothing ever."""
-        self._check()
+        self.check_open()
         core = self._core
         with self._owner:
             dues = list(self._due.values())
@@ -793,6 +801,8 @@ class Engine:
 
     def _begin_closing(self) -> None:
         self.end_waits()
+        for inbox in list(self.inboxes):
+            inbox.broken(EngineClosed("the engine is closed"))
         core = self._core
         core.closing = True
         core.load.end()
@@ -865,7 +875,8 @@ class Engine:
 
     # -- calling -----------------------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
+    def check_open(self) -> None:
+        """Refuse what comes after closing, or from a process that was forked."""
         if process_id() != self._pid:
             raise EngineClosed("the engine was opened by another process; it does not survive a fork [S-11]")
         if self._closed:
@@ -873,14 +884,14 @@ class Engine:
 
     def _call(self, start: Callable[[Outcome], object]) -> Any:
         """Start an operation on the owner and wait for its outcome without being the owner."""
-        self._check()
+        self.check_open()
         latch = _Latch()
         with self._owner:
             _start(start, latch.set)
         return latch.wait()
 
     async def _call_async(self, start: Callable[[Outcome], object]) -> Any:
-        self._check()
+        self.check_open()
         return await self.aio.bridge().call(self._owner, start)
 
 

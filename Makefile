@@ -14,11 +14,12 @@ run: env-run ## start the server on 127.0.0.1:4000 with ./topics-data
 test: check ## check, then every test; what CI runs
 	@$(BIN)/pytest -n 2
 
-check: env-dev ## lint, formatting, types, direction of imports
+check: env-dev ## lint, formatting, types, direction of imports; the same of the kernel
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy --strict
 	@$(BIN)/lint-imports --no-logo
+	@tools/kernel check
 
 format: env-dev ## fix what ruff can fix and format the code
 	@$(BIN)/ruff check --fix-only --quiet $(CODE)
@@ -42,7 +43,7 @@ lock: env-run ## choose dependency versions anew and pin them
 	@tools/lock
 
 clean: ## remove everything that can be made again
-	@rm -rf .venv site build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .grimp_cache
+	@rm -rf .venv site build dist native/target .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .grimp_cache
 	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env-run:

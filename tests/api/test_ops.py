@@ -11,6 +11,7 @@ import pytest
 
 import topics
 from tests.api.kit import Running, records, running
+from topics.codec import kernel
 from topics.engine.config import EngineConfig
 from topics.fs import OsFs
 from topics.settings import SERVER_TABLE
@@ -29,7 +30,7 @@ def test_health_is_told_with_version_and_age(path: str) -> None:
     with running(clock=clock) as server, server.client() as client:
         clock.advance(1234)
         assert client.get(path).json() == {
-            "status": "ok", "version": topics.__version__, "kernel": "pure", "uptime_ms": 1234,
+            "status": "ok", "version": topics.__version__, "kernel": kernel.name(), "uptime_ms": 1234,
         }  # fmt: skip
 
 

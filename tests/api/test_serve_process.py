@@ -17,6 +17,7 @@ import pytest
 
 from tests.api.kit import records
 from tests.api.process import WAIT_S, Served, served
+from topics.codec import kernel
 
 TLS = Path(__file__).parent / "tls"
 SECRET = "s3cret-of-nobody"
@@ -52,6 +53,24 @@ def test_it_serves_says_what_it_serves_and_keeps_it(tmp_path: Path) -> None:
         assert (ready["topics"], ready["classes"]) == (2, {"disk": 1, "fsync": 1})
         with again.client() as client:
             assert head_of(client, "a") == 2
+
+
+def test_it_says_which_kernel_runs(tmp_path: Path) -> None:
+    """[HLT-1, SET-1] As chosen; one that is not installed is not taken for one that is [A-17]."""
+    with served(tmp_path, "--kernel", "pure") as one:
+        told = one.event("listening")
+        one.url = told["url"]
+        assert told["kernel"] == "pure"
+        with one.client() as client:
+            assert client.get("/v0/health").json()["kernel"] == "pure"
+            assert client.get("/v0/settings").json()["build"]["kernel"] == "pure"
+    if kernel.installed() is None:
+        assert "is not installed" in str(refusal(tmp_path, "--kernel", "native", status=2)["message"])
+        return
+    with served(tmp_path, env={"TOPICS_KERNEL": "native"}) as one:
+        one.listening()
+        with one.client() as client:
+            assert client.get("/v0/health").json()["kernel"] == "native"
 
 
 def test_a_flag_wins_over_its_variable_and_the_settings_say_who_did(tmp_path: Path) -> None:
@@ -167,7 +186,6 @@ def test_a_keys_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None
         (["--tls-cert", str(TLS / "one.crt"), "--tls-key", str(TLS / "two.key")], {}, "no usable pair"),
         (["--tls-cert", str(TLS / "one.crt"), "--tls-key", "none"], {}, "cannot be read"),
         (["--cold", "s3://key:secret@bucket"], {}, "a URL with credentials in it"),
-        (["--kernel", "native"], {}, "TOPICS_KERNEL: this version has no native kernel"),
     ],
 )
 def test_a_bad_setting_is_named_and_nothing_is_opened(

@@ -15,6 +15,7 @@ import pytest
 import topics
 from topics import errors
 from topics.cli import main as cli
+from topics.codec import kernel
 
 
 @pytest.fixture
@@ -48,13 +49,13 @@ def test_version_and_help_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> No
             cli.main([option])
         assert caught.value.code == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"topics {topics.__version__}\n")
+    assert out.startswith(f"topics {topics.__version__}, {kernel.name()} kernel\n")
     assert "wal" in out
 
 
 def test_the_module_and_the_program_are_the_same() -> None:
     result = subprocess.run([sys.executable, "-m", "topics", "--version"], capture_output=True, text=True, check=True)
-    assert result.stdout == f"topics {topics.__version__}\n"
+    assert result.stdout == f"topics {topics.__version__}, {kernel.name()} kernel\n"
 
 
 def test_only_the_named_command_is_loaded(probe: ModuleType) -> None:

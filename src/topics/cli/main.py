@@ -126,10 +126,20 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, self.prog)
 
 
+class _Version(argparse.Action):
+    """Which kernel runs is looked for only when somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from topics.codec import kernel
+
+        print(f"topics {topics.__version__}, {kernel.name()} kernel")
+        parser.exit()
+
+
 def build_parser(load: Sequence[str] | None = None) -> Parser:
     """The program's parser; the arguments of the commands named in `load` (default: all) are declared."""
     parser = Parser(prog="topics", description="A durable event log.")
-    parser.add_argument("--version", action="version", version=f"topics {topics.__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and which kernel runs, and exit")
     parser.set_defaults(json=False, quiet=False, debug=False, run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for command in COMMANDS:

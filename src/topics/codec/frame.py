@@ -33,6 +33,7 @@ import numpy.typing as npt
 from msgspec import UNSET
 from xxhash import xxh3_64_intdigest
 
+from topics.codec import kernel
 from topics.codec.control import MARK, TYPES, Body, CheckpointMark, OpenMark, decode_body, encode_body
 from topics.codec.scan import FileInfo, Place, Scan, zero_tail
 
@@ -59,11 +60,14 @@ Record = tuple[str | None, str | None, bytes]
 """Node, tag and envelope of a record to be written."""
 
 _N = TypeVar("_N", int, npt.NDArray[Any])
+_U64_MAX: Final = 2**64 - 1
 
 _LEN = struct.Struct("<I")
 _SUM = struct.Struct("<Q")
 _BODY = struct.Struct("<BBQQQHHI")
 _HEADER = struct.Struct("<IBBQQQHHI")
+_TEXT_LENS = struct.Struct("<HH")
+_TEXT_LENS_AT: Final = 30
 
 HEADER: Final = np.dtype(
     [
@@ -165,10 +169,19 @@ def encode_appends(
     """
     if not 0 <= hops <= 8:
         raise ValueError(f"{hops} hops")
+    chained = MORE | (DURABLE if durable else 0) | min(hops, HOPS_MAX) << HOPS_SHIFT
+    if kernel.native is not None and 0 <= topic_id <= _U64_MAX and 0 <= first_seq <= _U64_MAX and 0 <= ts <= _U64_MAX:
+        rows = records if isinstance(records, list) else list(records)
+        framed = kernel.native.frame_values(rows, topic_id, first_seq, ts, chained ^ MORE, more)
+        if framed is not None:
+            return framed
+    return _appends(records, topic_id, first_seq, ts, chained, more=more)
+
+
+def _appends(records: Sequence[Record], topic_id: int, first_seq: int, ts: int, chained: int, *, more: bool) -> bytes:
     pack, digest = _BODY.pack, xxh3_64_intdigest
     parts: list[bytes] = []
     add = parts.append
-    chained = MORE | (DURABLE if durable else 0) | min(hops, HOPS_MAX) << HOPS_SHIFT
     last_seq = first_seq + len(records) - 1
     seq = first_seq
     try:
@@ -312,12 +325,40 @@ def scan_frames(buffer: Buffer, start: int = 0, end: int | None = None) -> Frame
     end = len(view) if end is None else min(end, len(view))
     if not 0 <= start <= end:
         raise ValueError(f"range {start}..{end} is not in the buffer")
+    if kernel.native is not None:
+        return _scanned(view, *kernel.native.verify(view, start, end))
     offsets, stop, why = _walk(view, start, end, end)
     heads = gather(view, offsets, HEADER)
     valid, detail = _first_format_error(view, offsets, heads)
     if detail:
         stop, why = offsets[valid], Why.FORMAT
     return FrameScan(_rows(offsets[:valid], heads[:valid]), stop, why, detail)
+
+
+VERDICTS: Final = (
+    (Why.SHORT, ""),
+    (Why.ZERO, ""),
+    (Why.BAD, ""),
+    (Why.FORMAT, "lengths do not add up"),
+    (Why.FORMAT, "node or tag is not UTF-8"),
+    (Why.BAD, "seq does not ascend"),
+)
+"""What the numbers of the compiled scans stand for."""
+
+
+def _scanned(view: memoryview, raw: bytes, stop: int, verdict: int) -> FrameScan:
+    """What the compiled scan found; it does not look into control frames (step 7 of S-26)."""
+    rows = np.frombuffer(bytearray(raw), ROW)
+    why, detail = VERDICTS[verdict]
+    others = np.flatnonzero(rows["type"] != APPEND)
+    for i in others.tolist():
+        at, size, kind = int(rows["offset"][i]), int(rows["len"][i]), int(rows["type"][i])
+        node_len, tag_len = _TEXT_LENS.unpack_from(view, at + _TEXT_LENS_AT)
+        data_at = at + HEADER_BYTES + node_len + tag_len
+        wrong = _content_error(kind, node_len + tag_len, view[data_at : at + size - 8])
+        if wrong:
+            return FrameScan(rows[:i], at, Why.FORMAT, wrong)
+    return FrameScan(rows, stop, why, detail)
 
 
 def resync(buffer: Buffer, start: int, end: int | None = None) -> npt.NDArray[np.void]:

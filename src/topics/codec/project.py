@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from topics.codec import envelope, frame, segment
+from topics.codec import envelope, frame, kernel, segment
 from topics.codec.frame import HAS_NODE, HAS_TAG, Buffer
 
 RUN_BYTES_MAX: Final = 16 << 20
@@ -92,6 +92,10 @@ def run_of_segment(
     buffer: Buffer, entries: npt.NDArray[np.void], first_seq: int, mask: int, wanted: Projection
 ) -> list[bytes] | None:
     """Live records in a row of a segment's `.data`, every frame verified [S-173]."""
+    if kernel.native is not None and wanted.mask is None:
+        made = kernel.native.project(buffer, entries.tobytes(), first_seq, mask, wanted.tags, wanted.metas, wanted.data)
+        if made is not None:
+            return made
     if len(entries) < FEW:
         return _few(buffer, entries, first_seq, mask, wanted)
     run = segment.check_run(buffer, entries, first_seq, mask, RUN_BYTES_MAX)
@@ -155,6 +159,10 @@ def _formatted(
 
 def run_of_wal(raw: bytes, offsets: list[int], wanted: Projection) -> list[bytes] | None:
     """Records of frames in a row that were encoded here and never left memory: nothing is verified."""
+    if kernel.native is not None and wanted.mask is None:
+        made = kernel.native.project_wal(raw, offsets, wanted.tags, wanted.metas, wanted.data)
+        if made is not None:
+            return made
     if len(offsets) < FEW or wanted.mask is not None:
         return stored([frame.fields(raw, offset) for offset in offsets], wanted)
     at = np.array(offsets, np.int64)

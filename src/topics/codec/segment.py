@@ -45,7 +45,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from topics.codec import frame
+from topics.codec import frame, kernel
 from topics.codec.envelope import accounted_bytes, accounted_sizes
 from topics.codec.frame import Buffer, NotAFrame, Why
 
@@ -191,8 +191,13 @@ def reframe(
     """
     if not len(offsets):
         return b"", b""
-    raw = frames if isinstance(frames, bytes) else bytes(frames)
     places = np.array(offsets, np.int64)
+    if kernel.native is not None:
+        told = None if hops is None else hops.astype(np.uint8).tobytes()
+        made = kernel.native.reframe(frames, places.tobytes(), mask, at, told)
+        if isinstance(made, tuple):
+            return made
+    raw = frames if isinstance(frames, bytes) else bytes(frames)
     places = places[: _first(places > len(raw) - frame.FRAME_BYTES_MIN)]
     heads = frame.gather(memoryview(raw), places, frame.HEADER)
     sizes, around = heads["frame_len"].astype(np.int64) + 4, heads["node_len"].astype(np.int64) + heads["tag_len"]
@@ -410,6 +415,9 @@ def scan_data(buffer: Buffer, mask: int, start: int = 0, end: int | None = None)
     end = len(view) if end is None else min(end, len(view))
     if not 0 <= start <= end:
         raise ValueError(f"range {start}..{end} is not in the buffer")
+    if kernel.native is not None:
+        raw, stop, verdict = kernel.native.verify_data(view, mask, start, end)
+        return DataScan(np.frombuffer(bytearray(raw), ROW), stop, *frame.VERDICTS[verdict])
     offsets, stop, why = _walk(view, start, end, mask, end)
     heads = frame.gather(view, offsets, HEADER)
     valid, found, detail = _first_fault(view, offsets, heads)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from topics.codec import frame
+from topics.codec import frame, kernel
 from topics.codec.envelope import accounted_sizes
 from topics.codec.frame import NotAFrame, Why
 from topics.codec.segment import FRAME_LEN_MIN, HAS_NODE, HAS_TAG, HEADER, HEADER_BYTES, IDX
@@ -23,6 +23,7 @@ _PLACE: Final = np.dtype([("seq", "<u8"), ("ts", "<u8")])
 """What a staged frame has zeros for."""
 _PLACE_AT: Final = 5
 _TAIL_BYTES: Final = 9
+_NOT_STAGED: Final = "not a staged frame"
 
 
 def stamp(frames: bytearray, begins: list[int], first_seq: int, ts: int, mask: int) -> npt.NDArray[np.void]:
@@ -33,6 +34,12 @@ def stamp(frames: bytearray, begins: list[int], first_seq: int, ts: int, mask: i
     if not begins:
         return np.empty(0, IDX)
     places = np.array(begins, np.int64)
+    if kernel.native is not None:
+        made = kernel.native.stamp(frames, places.tobytes(), first_seq, ts, mask)
+        if isinstance(made, bytes):
+            return np.frombuffer(bytearray(made), IDX)
+        if made is not None:
+            raise NotAFrame(Why.BAD, begins[made], _NOT_STAGED)
     heads = frame.gather(memoryview(frames), places, HEADER)
     sizes = heads["frame_len"].astype(np.int64) + 4
     sums = places + sizes - _TAIL_BYTES
@@ -62,7 +69,7 @@ def _check(heads: npt.NDArray[np.void], places: npt.NDArray[np.int64], signed: n
     wrong |= (heads["seq"] != 0) | (heads["ts"] != 0)
     found = np.flatnonzero(wrong)
     if len(found):
-        raise NotAFrame(Why.BAD, int(places[found[0]]), "not a staged frame")
+        raise NotAFrame(Why.BAD, int(places[found[0]]), _NOT_STAGED)
 
 
 def _put(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], values: npt.NDArray[np.generic]) -> None:

@@ -13,21 +13,20 @@ Owner only, but for `Write.prepare`, which is the caller's.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from topics.codec import control, frame
-from topics.codec.segment import HAS_NODE, HAS_TAG
+from topics.codec import control
+from topics.codec.frame import DURABLE
 from topics.engine import forward, lifecycle, retention
 from topics.engine.admission import Turn
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.dedupe import Entry, IdempotencyKeys, Pending, Producers, Verdict
 from topics.engine.recent import TOPIC_RECORDS_MAX
-from topics.engine.records import NOTHING, Given, Prepared, prepare
+from topics.engine.records import NOTHING, Given, Prepared, Ready, prepare, steps
 from topics.engine.router import Carried, Edge
 from topics.engine.topic import Appended, Lsn, Ticket, Topic
 from topics.errors import (
@@ -47,9 +46,6 @@ from topics.storage.shard import Frames, frames_bytes
 
 log = logging.getLogger("topics.engine")
 
-_ENTRY = struct.Struct("<IIQI")
-_DATA_FRAME_BYTES = 38
-_WAL_FRAME_BYTES = 46
 _FREED_ITEMS: Final = 4
 
 
@@ -57,7 +53,7 @@ class Write(NamedTuple):
     """One write, checked and encoded."""
 
     name: str
-    prepared: Prepared
+    prepared: Ready
     key: str | None
     producer: Producer | None
     create: bool | None
@@ -262,7 +258,7 @@ def _again(entry: Entry, topic: Topic) -> AppendResult:
 
 def _admit(core: Core, topic: Topic, write: Write) -> None:
     """Refuse what finds no room, before any seq is taken [CAP-3, CAP-4, RES-5]."""
-    count, size = len(write.prepared.tags), write.prepared.total
+    count, size = write.prepared.records, write.prepared.total
     check_caps(core, topic, count, size)
     check_total(core, (topic,), size)
 
@@ -342,7 +338,7 @@ def _wait_for_room(
 
 def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool, now: int) -> None:
     prepared = write.prepared
-    count, first = len(prepared.tags), topic.next_seq
+    count, first = prepared.records, topic.next_seq
     last = first + count - 1
     durability = topic.durability
     logged = core.is_logged(topic)
@@ -412,9 +408,9 @@ def _frame_large(core: Core, ticket: Staged, chain: _Chain) -> None:
 
 def _submit(core: Core, ticket: Staged, chain: _Chain) -> None:
     """Take the seqs and put the frames in the log, in one stretch [S-105]."""
-    topic, prepared, write = ticket.topic, ticket.prepared, ticket.write
+    topic, write = ticket.topic, ticket.write
     prefix, behind, count_around, durable, logged, now = chain
-    first, count = ticket.seq_before, len(prepared.tags)
+    first, count = ticket.seq_before, ticket.count
     last = first + count - 1
     ticket.pending = _stage_name(core, topic, write, now)
     before_ts = topic.last_ts
@@ -440,8 +436,7 @@ def _submit(core: Core, ticket: Staged, chain: _Chain) -> None:
         return
     if write.turn is not None:
         write.turn.waited_ms = (core.clock.monotonic_ns() - write.turn.since_ns) / 1e6
-    if ticket.pieces:
-        let_go(core, prepared.envelopes)
+    ticket.let_go_of_envelopes()
     if logged and topic.durability == "disk" and not ticket.reserves:
         lifecycle.reserve_ahead(core, topic, last, now)
 
@@ -463,6 +458,7 @@ class _Piece(NamedTuple):
     frames: bytes
     offsets: list[int]
     """Of each record's frame in `frames`."""
+    entries: bytes
 
 
 class Staged(Ticket):
@@ -481,10 +477,12 @@ class Staged(Ticket):
         self.lsn = False
         self.settled = False
         self.frames = b""
-        self.pieces: list[_Piece] = []
-        """Instead of `frames`, of a large write; beside them its index entries, and where frames begin."""
-        self.entries: list[bytes] = []
         self.offsets: list[int] = []
+        """Of each record's frame in `frames`."""
+        self.entries = b""
+        """What the index keeps of them."""
+        self.pieces: list[_Piece] = []
+        """Instead of all these, of a large write."""
         self.pending: Pending | None = None
         """Of its idempotency key or producer."""
         self._core = core
@@ -493,7 +491,7 @@ class Staged(Ticket):
         self._done = done
         self._created = created
         self.prepared = write.prepared
-        self.count = len(write.prepared.tags)
+        self.count = write.prepared.records
         self.total = write.prepared.total
         """Accounted bytes of its records."""
         self.ts = ts
@@ -510,31 +508,31 @@ class Staged(Ticket):
 
     def frame(self, chain: _Chain) -> None:
         """Encode its records; any thread."""
-        rows = self.prepared.rows()
+        flags = DURABLE if chain.durable else 0
         try:
-            self.frames = frame.encode_appends(
-                rows, self.topic.id, self.seq_before, self.ts, durable=chain.durable, more=bool(chain.behind)
+            self.frames, self.offsets, self.entries = self.prepared.framed(
+                self.topic.id, self.seq_before, self.ts, flags, bool(chain.behind)
             )
         except ValueError as error:
             raise CallerError(str(error)) from error
 
     def frame_in_steps(self, chain: _Chain) -> Iterator[None]:
         """Encode its records piece by piece."""
-        topic_id, seq, last = self.topic.id, self.seq_before, self.seq_before + len(self.prepared.tags)
-        end = 0
-        for run in self.prepared.runs():
-            base, begins = end, len(self.offsets)
-            end = _add_entries(run, self.ts, self.entries, self.offsets, base)
-            next_seq = seq + len(run.tags)
-            more = next_seq != last or bool(chain.behind)
+        topic_id, first, count = self.topic.id, self.seq_before, self.count
+        flags = DURABLE if chain.durable else 0
+        for begin, end in steps(self.prepared.accounted):
+            more = end != count or bool(chain.behind)
             try:
-                frames = frame.encode_appends(run.rows(), topic_id, seq, self.ts, durable=chain.durable, more=more)
+                piece = self.prepared.framed(topic_id, first + begin, self.ts, flags, more, begin, end)
             except ValueError as error:
                 raise CallerError(str(error)) from error
-            assert len(frames) == end - base, "readers go by these places"
-            self.pieces.append(_Piece(frames, [offset - base for offset in self.offsets[begins:]]))
-            seq = next_seq
+            self.pieces.append(_Piece(*piece))
             yield
+
+    def let_go_of_envelopes(self) -> None:
+        """Of a large write: they are in its frames."""
+        if self.pieces and isinstance(self.prepared, Prepared):
+            let_go(self._core, self.prepared.envelopes)
 
     def retry(self) -> None:
         """Decide about the write anew: nothing of it was staged."""
@@ -606,17 +604,28 @@ class Staged(Ticket):
         core, topic_id, seq, lsn = self._core, self.topic.id, self.seq_before, self.lsn
         assert core.wal is not None
         assert isinstance(lsn, Lsn)
-        began = core.wal.location(lsn.group, lsn.file_no, lsn.offset + self.prefix_bytes)
-        places = [began + offset for offset in self.offsets]
-        prepared = self.prepared
-        end = seq + len(prepared.tags)
+        at = core.wal.location(lsn.group, lsn.file_no, lsn.offset + self.prefix_bytes)
+        places: list[int] = []
+        entries: list[bytes] = []
+        end = seq + self.count
         for piece in self.pieces:
+            places += [at + offset for offset in piece.offsets]
+            entries.append(piece.entries)
             if end - seq <= TOPIC_RECORDS_MAX:
                 # Those in front would be let go of at once.
                 core.recent.add(topic_id, seq, piece.frames, piece.offsets)
             seq += len(piece.offsets)
+            at += len(piece.frames)
         let_go(core, self.pieces)
-        return Appended(self.seq_before, b"".join(self.entries), places, prepared.tags, prepared.total, self.ts)
+        return Appended(self.seq_before, b"".join(entries), places, self.prepared.tags, self.total, self.ts)
+
+    def places(self) -> list[int]:
+        """Of its records in the log."""
+        lsn = self.lsn
+        assert self._core.wal is not None
+        assert isinstance(lsn, Lsn)
+        began = self._core.wal.location(lsn.group, lsn.file_no, lsn.offset + self.prefix_bytes)
+        return [began + offset for offset in self.offsets]
 
     def _carry_through(self, edge: Edge) -> None:
         """What it took along is in the log now; and it may have brought keys of copies."""
@@ -648,8 +657,7 @@ class Staged(Ticket):
             log.exception("answering a write to topic %r", self.topic.name)
 
     def fail(self, error: TopicsError) -> None:
-        if self.pieces:
-            let_go(self._core, self.prepared.envelopes)
+        self.let_go_of_envelopes()
         self._withdraw()
         self._done(error)
 
@@ -707,43 +715,29 @@ def _dedupe_frame(topic: Topic, write: Write, first: int, count: int, ts: int, d
 
 def _appended(core: Core, topic: Topic, staged: Sequence[Staged]) -> Appended:
     """What the index keeps of writes in a row; their frames become the newest in memory."""
-    first, ts = staged[0].seq_before, staged[-1].ts
-    entries: list[bytes] = []
-    offsets: list[int] = []
+    one = staged[0]
+    if len(staged) == 1:
+        frames, offsets, entries, tags, total = one.frames, one.offsets, one.entries, one.prepared.tags, one.total
+    else:
+        frames, offsets, entries, tags, total = _together(staged)
+    first, ts = one.seq_before, staged[-1].ts
+    if not isinstance(one.lsn, Lsn):
+        return Appended(first, entries, offsets, tags, total, ts, frames)
     places: list[int] = []
-    tags: list[str | None] = []
-    total = at = 0
     for one in staged:
-        prepared = one.prepared
-        base = len(offsets)
-        at = _add_entries(prepared, one.ts, entries, offsets, at)
-        tags += prepared.tags
-        total += prepared.total
-        if isinstance(one.lsn, Lsn):
-            assert core.wal is not None
-            lsn = one.lsn
-            began = core.wal.location(lsn.group, lsn.file_no, lsn.offset + one.prefix_bytes) - offsets[base]
-            places += [began + offset for offset in offsets[base:]]
-    frames = staged[0].frames if len(staged) == 1 else b"".join([one.frames for one in staged])
-    if not places:
-        return Appended(first, b"".join(entries), offsets, tags, total, ts, frames)
+        places += one.places()
     core.recent.add(topic.id, first, frames, offsets)
-    return Appended(first, b"".join(entries), places, tags, total, ts)
+    return Appended(first, entries, places, tags, total, ts)
 
 
-def _add_entries(prepared: Prepared, ts: int, entries: list[bytes], offsets: list[int], at: int) -> int:
-    """Index entries of records, and where their frames begin behind each other, from `at` on; where they end."""
-    pack = _ENTRY.pack
-    for node, tag, envelope, accounted in zip(*prepared[:4], strict=True):
-        flags = 0
-        size = _DATA_FRAME_BYTES + len(envelope)
-        if tag is not None:
-            flags = HAS_TAG
-            size += len(tag) if tag.isascii() else len(tag.encode())
-        if node is not None:
-            flags |= HAS_NODE
-            size += len(node) if node.isascii() else len(node.encode())
-        entries.append(pack(0, size, ts, flags | size - accounted << 8))
-        offsets.append(at)
-        at += size + (_WAL_FRAME_BYTES - _DATA_FRAME_BYTES)
-    return at
+def _together(staged: Sequence[Staged]) -> tuple[bytes, list[int], bytes, list[str | None], int]:
+    """Frames, their places, index entries, tags and size of writes in a row."""
+    offsets: list[int] = []
+    tags: list[str | None] = []
+    at = 0
+    for one in staged:
+        offsets += [at + offset for offset in one.offsets]
+        tags += one.prepared.tags
+        at += len(one.frames)
+    frames, entries = b"".join([one.frames for one in staged]), b"".join([one.entries for one in staged])
+    return frames, offsets, entries, tags, sum([one.total for one in staged])

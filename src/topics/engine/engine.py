@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from topics import paths
 from topics.clock import Clock, SystemClock
-from topics.codec import control, frame
+from topics.codec import control, frame, kernel
 from topics.engine import append as appending
 from topics.engine import delete as deleting
 from topics.engine import forward, lifecycle, recover, retention, route, system, txn, watch
@@ -178,6 +178,7 @@ class Engine:
         one that `cold_dir` names.
         """
         settings = EngineConfig.of(config or EngineConfig())
+        kernel.select(settings.kernel)
         owns: InlineOwner | LockedOwner = owner or (LockedOwner() if clock is None else InlineOwner())
         core = Core(settings, fs or OsFs(), clock or SystemClock(), owns, "" if path is None else str(path))
         core.service = partial(watch.service, core)

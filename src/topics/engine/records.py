@@ -14,12 +14,13 @@ Pure functions, before anything is staged; any thread.
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from topics.codec import envelope
+from topics.codec import envelope, frame, kernel, segment
 from topics.errors import BatchTooLarge, CallerError, RecordTooLarge
 from topics.model import Limits, NewRecord, utf8_bytes
 
@@ -37,6 +38,7 @@ STEP_RECORDS: Final = 32
 STEP_BYTES: Final = 32 << 10
 """What is gone through in about 50 µs."""
 _TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
+_ENTRY = struct.Struct("<IIQI")
 
 
 class IllTyped(CallerError):
@@ -62,21 +64,73 @@ class Prepared(NamedTuple):
     """Canonical bytes of data and meta [REC-12]."""
     total: int
 
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return len(self.tags)
+
     def rows(self) -> list[tuple[str | None, str | None, bytes]]:
         """The records as `codec.frame.encode_appends` takes them."""
         return list(zip(self.nodes, self.tags, self.envelopes, strict=True))
 
+    def framed(
+        self, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, begin: int = 0, end: int | None = None
+    ) -> tuple[bytes, list[int], bytes]:
+        """WAL frames of some records, all by default, where each begins, and their index entries.
+
+        `flags` may be `DURABLE`; `more` says that the submission goes on. `ValueError` for a value that fits no frame.
+        """
+        chosen = self if not begin and end is None else self._part(begin, end)
+        durable = bool(flags & frame.DURABLE)
+        frames = frame.encode_appends(chosen.rows(), topic_id, first_seq, ts, durable=durable, more=more)
+        entries: list[bytes] = []
+        offsets: list[int] = []
+        behind = chosen._add_entries(ts, entries, offsets)
+        assert len(frames) == behind, "readers go by these places"
+        return frames, offsets, b"".join(entries)
+
+    def _add_entries(self, ts: int, entries: list[bytes], offsets: list[int]) -> int:
+        """Index entries of the records, and where their frames begin behind each other; where they end."""
+        pack, at = _ENTRY.pack, 0
+        for node, tag, stored, accounted in zip(*self[:4], strict=True):
+            flags = 0
+            size = segment.FRAME_BYTES_MIN + len(stored)
+            if tag is not None:
+                flags = segment.HAS_TAG
+                size += len(tag) if tag.isascii() else len(tag.encode())
+            if node is not None:
+                flags |= segment.HAS_NODE
+                size += len(node) if node.isascii() else len(node.encode())
+            entries.append(pack(0, size, ts, flags | size - accounted << 8))
+            offsets.append(at)
+            at += size + (frame.FRAME_BYTES_MIN - segment.FRAME_BYTES_MIN)
+        return at
+
+    def _part(self, begin: int, end: int | None) -> Prepared:
+        nodes, tags, envelopes, accounted, _ = self
+        sizes = accounted[begin:end]
+        return Prepared(nodes[begin:end], tags[begin:end], envelopes[begin:end], sizes, sum(sizes))
+
     def runs(self) -> Iterator[Prepared]:
         """The same write, a few records at a time."""
-        nodes, tags, envelopes, accounted, _ = self
-        at, most = 0, len(tags)
-        while at < most:
-            end, total = at, 0
-            while end < most and end - at < STEP_RECORDS and (end == at or total + accounted[end] <= STEP_BYTES):
-                total += accounted[end]
-                end += 1
-            yield Prepared(nodes[at:end], tags[at:end], envelopes[at:end], accounted[at:end], total)
-            at = end
+        for begin, end in steps(self.accounted):
+            yield self._part(begin, end)
+
+
+Ready = Prepared | kernel.Written
+"""The records of a write, in Python or as the kernel keeps them."""
+
+
+def steps(accounted: list[int]) -> Iterator[tuple[int, int]]:
+    """From where to where records are gone through at a time."""
+    at, most = 0, len(accounted)
+    while at < most:
+        end, total = at, 0
+        while end < most and end - at < STEP_RECORDS and (end == at or total + accounted[end] <= STEP_BYTES):
+            total += accounted[end]
+            end += 1
+        yield at, end
+        at = end
 
 
 NOTHING: Final = Prepared([], [], [], [], 0)

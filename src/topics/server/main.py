@@ -32,6 +32,7 @@ import uvloop
 
 import topics
 from topics import settings as all_settings
+from topics.codec import kernel
 from topics.engine.engine import Engine
 from topics.errors import SettingsError, TopicsError
 from topics.fs import Fs, OsFs
@@ -111,7 +112,7 @@ def prepare(flags: Mapping[str, str], logs: Logs, *, quiet: bool = False) -> Pla
     loaded, entries = _without_secrets(all_settings.from_env(flags))
     settings = loaded.settings
     logs.set_level("warning" if quiet and settings.log_level in ("debug", "info") else settings.log_level)
-    _refuse_unsupported(settings)
+    kernel.select(settings.kernel)
     if settings.cold_dir is not None:
         settings = dataclasses.replace(settings, cold_dir=_cold(settings.cold_dir))
         loaded = loaded._replace(settings=settings)
@@ -140,12 +141,6 @@ def _without_secrets(loaded: Loaded) -> tuple[Loaded, list[keys.Entry]]:
     entries = keys.parse(loaded.settings.api_keys or "")
     all_settings.forget_api_keys()
     return loaded._replace(settings=dataclasses.replace(loaded.settings, api_keys=None)), entries
-
-
-def _refuse_unsupported(settings: Settings) -> None:
-    """What this version cannot do must not be taken for done [S-380]."""
-    if settings.kernel == "native":
-        raise SettingsError("TOPICS_KERNEL", "this version has no native kernel; use auto or pure")
 
 
 def _cold(where: str) -> str:
@@ -278,8 +273,8 @@ class Process:
         else:
             limits = {row.field: getattr(settings, row.field) for row in _limit_rows()}
             told = fields(
-                event="listening", url=url, version=topics.__version__, pid=os.getpid(), keys=count,
-                data_dir=settings.data_dir, wal_shards=settings.wal_shards, limits=limits,
+                event="listening", url=url, version=topics.__version__, kernel=kernel.name(), pid=os.getpid(),
+                keys=count, data_dir=settings.data_dir, wal_shards=settings.wal_shards, limits=limits,
             )  # fmt: skip
             log.info("listening on %s, %d keys, data in %s", url, count, settings.data_dir, extra=told)
         if not count:
@@ -299,7 +294,7 @@ class Process:
         limits = ", ".join(f"{name}={getattr(settings, name)}" for name in changed) or "defaults"
         shards = f"{settings.wal_shards} log shard{'s' * (settings.wal_shards != 1)}"
         return (
-            f"{bold(f'topics {topics.__version__}')} at {bold(url)}\n"
+            f"{bold(f'topics {topics.__version__}')} ({kernel.name()} kernel) at {bold(url)}\n"
             f"  data     {settings.data_dir}, {shards}\n"
             f"  classes  {CLASSES}\n"
             f"  auth     {auth}\n"

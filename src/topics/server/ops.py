@@ -14,6 +14,7 @@ import msgspec
 
 import topics
 from topics import paths
+from topics.codec import kernel
 from topics.engine import plan as planning
 from topics.engine.checkpoint import CheckpointResult, Pinned
 from topics.engine.metrics import Collected
@@ -25,7 +26,6 @@ from topics.server.exchange import Exchange
 from topics.server.topics import name_of
 from topics.settings import SERVER_TABLE, Setting
 
-KERNEL: Final = "pure"
 ASIDE_SERIES: Final = 200
 """Topics, or segments, from which on an answer is put together aside [P-10]."""
 _USER_INFO = re.compile(r"(?<=://)[^/?#@]*@")
@@ -183,7 +183,7 @@ def health(exchange: Exchange) -> None:
     """`GET /v0/health` [HLT-1]."""
     app = exchange.app
     uptime_ms = (app.clock.monotonic_ns() - app.started_ns) // 1_000_000
-    exchange.reply(200, wire.encode(HealthAnswer("ok", topics.__version__, KERNEL, uptime_ms)))
+    exchange.reply(200, wire.encode(HealthAnswer("ok", topics.__version__, kernel.name(), uptime_ms)))
 
 
 def ready(exchange: Exchange) -> None:
@@ -228,7 +228,7 @@ def settings(exchange: Exchange) -> None:
             for row in SERVER_TABLE
         ],
         "keys": [KeyAnswer(sorted(key.scopes), list(key.prefixes)) for key in app.keys.keys],
-        "build": Build(topics.__version__, KERNEL, platform.python_version()),
+        "build": Build(topics.__version__, kernel.name(), platform.python_version()),
     }
     exchange.reply(200, wire.timed(wire.encode(told), exchange.elapsed_ms()))
 

@@ -14,13 +14,14 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from topics.clock import Clock
+from topics.codec import kernel
 from topics.codec.project import Projection
 from topics.engine import append as appending
 from topics.engine import delete as deleting
 from topics.engine import read as reading
 from topics.engine.append import Write
 from topics.engine.core import Core
-from topics.engine.records import ParsedRecord, prepare, prepare_in_steps
+from topics.engine.records import ParsedRecord, check_key, prepare, prepare_in_steps
 from topics.errors import EngineClosed
 from topics.model import (
     PIPELINES,
@@ -177,6 +178,9 @@ class DeleteAnswer(msgspec.Struct):
 
 
 _WRITE: Final = msgspec.json.Decoder(WriteBody)
+_PLAIN: Final = WriteBody([])
+_OTHERS: Final = [(name.encode(), name) for name in WriteBody.__struct_fields__ if name not in ("records", "node")]
+_JSON: Final = b"application/json"
 _EVENT: Final = msgspec.json.Decoder(Event)
 _EVENTS: Final = msgspec.json.Decoder(list[Raw])
 _DIFF: Final = msgspec.json.Decoder(DiffBody)
@@ -225,9 +229,49 @@ def made(
 
 def _prepared(exchange: Exchange) -> Write:
     """Everything about a write that needs no state but whether its topic exists [WR-1]."""
+    scanned = _scanned(exchange)
+    if scanned is not None:
+        return scanned
     given = typed(name_of(exchange), _decoded(exchange))
     key, configures = _standing(exchange, given)
     return prepared(given, exchange.core.limits, key, configures=configures)
+
+
+def _scanned(exchange: Exchange) -> Write | None:
+    """The same by the kernel, of a body that is plainly right; None: it takes a closer look."""
+    media = exchange.headers.get(b"content-type", b"")
+    if kernel.native is None or (media != _JSON and wire.media_type(media) in (CLOUDEVENT, CLOUDEVENTS)):
+        return None
+    limits = exchange.core.limits
+    found = scanned(exchange.body, limits)
+    if found is None:
+        return None
+    body, ready = found
+    given = typed(name_of(exchange), body)
+    key, configures = _standing(exchange, given)
+    write = _named(given, limits, key, configures=configures)
+    if key is not None:
+        check_key(key, limits)
+    return write._replace(prepared=ready)
+
+
+def scanned(raw: bytes, limits: Limits) -> tuple[WriteBody, kernel.Written] | None:
+    """A body but for its records, and those, by the kernel; None for what is not plainly right. Any thread."""
+    found = None if kernel.native is None else kernel.native.scan_write(raw, limits)
+    if found is None:
+        return None
+    if found.is_plain:
+        return _PLAIN, found
+    members = [b'"%b":%b' % (name, text) for name, member in _OTHERS if (text := getattr(found, member)) is not None]
+    try:
+        return _WRITE.decode(b'{"records":[],%b}' % b",".join(members)), found
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def decoded(raw: bytes) -> WriteBody:
+    """A body of JSON; whatever is wrong with it is 400 [API-11]."""
+    return wire.decode(_WRITE, raw)
 
 
 def _prepared_in_steps(exchange: Exchange) -> Generator[None, None, Write | None]:
@@ -311,7 +355,7 @@ def _decoded(exchange: Exchange) -> WriteBody:
     media = wire.media_type(exchange.headers.get(b"content-type", b""))
     if media in (CLOUDEVENT, CLOUDEVENTS):
         return _of_events(exchange.body, batch=media == CLOUDEVENTS)
-    return wire.decode(_WRITE, exchange.body)
+    return decoded(exchange.body)
 
 
 def _may_configure(exchange: Exchange, given: Typed) -> bool:
@@ -358,11 +402,9 @@ def _append(exchange: Exchange, write: Write) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
             return
-        seqs = b""
-        if not exchange.query or wire.flag(exchange.params(), "return_seqs", True):
-            seqs = b'"seqs":%b,' % listed(outcome)
-        body = b"{%b}" % told(write.name, outcome, seqs)
-        exchange.reply(201 if outcome.created else 200, wire.timed(body, exchange.elapsed_ms(), timing))
+        seqs = not exchange.query or wire.flag(exchange.params(), "return_seqs", True)
+        body = _answer(write.name, outcome, wire.performance(exchange.elapsed_ms(), timing), seqs=seqs)
+        exchange.reply(201 if outcome.created else 200, body)
 
     append(core, exchange.app.clock, write, done)
     if not core.admission.waiting:
@@ -394,6 +436,15 @@ def append(core: Core, clock: Clock, write: Write, done: Callable[[AppendResult 
 
     appending.append(core, write, decided)
     staged_ns = clock.monotonic_ns()
+
+
+def _answer(name: str, result: AppendResult, performance: bytes, *, seqs: bool) -> bytes:
+    """The body of what a write answers."""
+    first = result.first_seq
+    if kernel.native is not None and first is not None and not (result.created or result.deduped):
+        return kernel.native.answer_write(name, first, result.count, result.head_seq, seqs, performance)
+    seqs_member = b'"seqs":%b,' % listed(result) if seqs else b""
+    return b"{%b,%b}" % (told(name, result, seqs_member), performance)
 
 
 def told(name: str, result: AppendResult, seqs: bytes) -> bytes:

@@ -70,7 +70,12 @@ def media_type(content_type: bytes) -> bytes:
 
 def timed(body: bytes, total_ms: float, more: bytes = b"") -> bytes:
     """An object's bytes with the performance block as its last member (02 §1.7)."""
-    return b'%b,"performance":{"server_total_ms":%.3f%b}}' % (body[:-1], total_ms, more)
+    return b"%b,%b}" % (body[:-1], performance(total_ms, more))
+
+
+def performance(total_ms: float, more: bytes = b"") -> bytes:
+    """The member of that name; `more` are those of its members that not every answer has."""
+    return b'"performance":{"server_total_ms":%.3f%b}' % (total_ms, more)
 
 
 def flag(query: Mapping[str, str], name: str, default: bool) -> bool:

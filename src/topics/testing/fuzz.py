@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from topics.codec import control, envelope, frame, part, segment, sidecar, snapshot
+from topics.codec import control, envelope, frame, kernel, part, segment, sidecar, snapshot
 from topics.codec.place import segment_mask, topic_mask
 from topics.errors import RecordError, UnsupportedFormat
+from topics.testing import parity
 from topics.testing.subject import Violation
 from topics.wal.record import Record, RecordCodec, decode_varint
 
@@ -38,6 +39,8 @@ class Target(NamedTuple):
     run: Callable[[bytes], object]
     declared: tuple[type[Exception], ...]
     corpus: tuple[bytes, ...]
+    make: Callable[[random.Random, tuple[bytes, ...]], bytes] | None = None
+    """How inputs are made of them; broken by default."""
 
 
 def _records() -> tuple[bytes, ...]:
@@ -167,7 +170,17 @@ def targets() -> tuple[Target, ...]:
         Target("snapshot body", lambda raw: snapshot.decode(_signed_snapshot(raw)), refused, (snap[24:],)),
         Target("tag sidecar", lambda raw: sidecar.read(raw, place), refused, (tag,)),
         Target("tag sidecar body", lambda raw: sidecar.read(_signed_sidecar(raw, place), place), refused, (unsigned,)),
+        *beside_the_kernel(),
     )
+
+
+def beside_the_kernel() -> tuple[Target, ...]:
+    """Both kernels, fed the same; none where there is one only."""
+    if kernel.installed() is None:
+        return ()
+    found = parity.corpora()
+    made = {"write body": parity.make_body}
+    return tuple(Target(f"parity: {name}", run, (), corpus, made.get(name)) for name, (run, corpus) in found.items())
 
 
 def _body(type: int, raw: bytes) -> object:
@@ -206,12 +219,13 @@ def mutate(rng: random.Random, corpus: tuple[bytes, ...]) -> bytes:
 def fuzz(target: Target, seed: int, execs: int) -> Iterator[int]:
     """Feed `execs` inputs; yields how many ran since the last time. Raises `Violation` with the input."""
     rng = random.Random(f"fuzz {target.name} {seed}")
+    make = target.make or mutate
     before = peak_bytes()
     for start in range(0, execs, BLOCK):
         count = min(BLOCK, execs - start)
         with _deadline(f"{target.name}, seed {seed}: no answer for {HANG_S} s"):
             for _ in range(count):
-                raw = mutate(rng, target.corpus)
+                raw = make(rng, target.corpus)
                 try:
                     target.run(raw)
                 except target.declared:

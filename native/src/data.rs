@@ -1,0 +1,261 @@
+//! Frames of `.data` files (06 §8.1): verifying them, and making them of WAL frames and of staged ones [S-121, S-288].
+
+use crate::frame::{self, entry, is_text, misfits, u16_at, u32_at, u64_at, Checked, Out, Why, HAS_NODE, HAS_TAG};
+use crate::json::{meta_of, Meta};
+use xxhash_rust::xxh3::xxh3_64;
+
+pub const HEADER_BYTES: usize = 29;
+pub const FRAME_BYTES: usize = 38;
+pub const FRAME_LEN_MIN: usize = 34;
+pub const FRAME_LEN_MAX: usize = frame::FRAME_LEN_MAX - 8;
+pub const DELETE_BYTE: u8 = 0xD5;
+/// Checksum and delete flag.
+pub const TAIL_BYTES: usize = 9;
+const HOPS_SHIFT: u8 = 4;
+/// Of the seq in a WAL frame; from there on both kinds have the same bytes up to the checksum.
+const WAL_SEQ_AT: usize = 14;
+
+/// The lengths in the header of the frame at `at`: node, tag, data.
+pub fn lens(bytes: &[u8], at: usize) -> (usize, usize, usize) {
+    (u16_at(bytes, at + 21), u16_at(bytes, at + 23), u32_at(bytes, at + 25))
+}
+
+/// Every valid frame of a range, in ascending seq order.
+///
+/// A row is offset u64, seq u64, ts u64, len u32, flags u8, deleted u8.
+pub fn verify(bytes: &[u8], mask: u64, begin: usize, end: usize) -> Checked {
+    let mut rows = Vec::with_capacity((end - begin) / 150 * 30);
+    let mut at = begin;
+    let mut last = None;
+    let why = loop {
+        match checked(bytes, at, end, mask, last) {
+            Ok(behind) => {
+                last = Some(u64_at(bytes, at + 5));
+                rows.extend_from_slice(&(at as u64).to_le_bytes());
+                rows.extend_from_slice(&bytes[at + 5..at + 21]);
+                rows.extend_from_slice(&((behind - at) as u32).to_le_bytes());
+                rows.push(bytes[at + 4]);
+                rows.push(u8::from(bytes[behind - 1] == DELETE_BYTE));
+                at = behind;
+            }
+            Err(why) => break why,
+        }
+    };
+    Checked { rows, stop: at, why }
+}
+
+fn checked(bytes: &[u8], at: usize, end: usize, mask: u64, last: Option<u64>) -> Result<usize, Why> {
+    if end - at < 4 {
+        return Err(Why::Short);
+    }
+    let frame_len = u32_at(bytes, at);
+    if frame_len == 0 {
+        return Err(Why::Zero);
+    }
+    if !(FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&frame_len) {
+        return Err(Why::Bad);
+    }
+    let behind = at + 4 + frame_len;
+    if behind > end {
+        return Err(Why::Short);
+    }
+    if xxh3_64(&bytes[at + 4..behind - TAIL_BYTES]) ^ mask != u64_at(bytes, behind - TAIL_BYTES) {
+        return Err(Why::Bad);
+    }
+    let (node_len, tag_len, data_len) = lens(bytes, at);
+    if misfits(frame_len - FRAME_LEN_MIN, bytes[at + 4], node_len, tag_len, data_len) {
+        return Err(Why::Misfit);
+    }
+    if last.is_some_and(|last| u64_at(bytes, at + 5) <= last) {
+        return Err(Why::Disorder);
+    }
+    if node_len + tag_len > 0 && !is_text(bytes, at + HEADER_BYTES, node_len, tag_len) {
+        return Err(Why::NotText);
+    }
+    Ok(behind)
+}
+
+/// What became of frames that were to be made into others.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Made {
+    /// Frames and their `.idx` entries.
+    All(Vec<u8>, Vec<u8>),
+    /// This one, counted from 0, is not what it should be; nothing was made.
+    Wrong(usize),
+    /// The twin has to look.
+    Unclear,
+}
+
+/// Accounted size of an envelope [REC-12]; `None`: the twin has to look.
+fn accounted(envelope: &[u8]) -> Option<usize> {
+    match meta_of(envelope) {
+        Meta::Absent => Some(envelope.len().saturating_sub(6)),
+        Meta::At(_) => Some(envelope.len().saturating_sub(11)),
+        Meta::Unclear => None,
+    }
+}
+
+/// `.data` frames and entries of WAL frames, each verified first; `hops` where the frames cannot tell [S-27].
+pub fn reframe(bytes: &[u8], offsets: &[u64], mask: u64, at: usize, hops: Option<&[u8]>) -> Made {
+    let mut data = Vec::new();
+    let mut entries = Vec::with_capacity(offsets.len() * frame::ENTRY_BYTES);
+    let mut owner = None;
+    for (i, &offset) in offsets.iter().enumerate() {
+        let Some(found) = wal_frame(bytes, offset, mask, &mut owner) else {
+            return Made::Wrong(i);
+        };
+        let flags = found[5] & (HAS_TAG | HAS_NODE);
+        let kept = hops.map_or(found[5] >> frame::HOPS_SHIFT, |hops| hops[i]);
+        let kept = flags | kept << HOPS_SHIFT;
+        let (node_len, tag_len) = (u16_at(found, 30), u16_at(found, 32));
+        let sum_at = found.len() - 8;
+        let Some(accounted) = accounted(&found[frame::HEADER_BYTES + node_len + tag_len..sum_at]) else {
+            return Made::Unclear;
+        };
+        let size = found.len() - frame::EXTRA_BYTES;
+        let begin = data.len();
+        if at + begin > u32::MAX as usize {
+            return Made::Unclear;
+        }
+        data.extend_from_slice(&((size - 4) as u32).to_le_bytes());
+        data.push(kept);
+        data.extend_from_slice(&found[WAL_SEQ_AT..sum_at]);
+        let digest = xxh3_64(&data[begin + 4..]) ^ mask;
+        data.extend_from_slice(&digest.to_le_bytes());
+        data.push(0);
+        entry(&mut entries, at + begin, size, u64_at(found, 22), kept, accounted);
+    }
+    Made::All(data, entries)
+}
+
+/// The bytes of an intact Append frame of the mask's topic.
+fn wal_frame<'a>(bytes: &'a [u8], offset: u64, mask: u64, owner: &mut Option<u64>) -> Option<&'a [u8]> {
+    let rest = bytes.get(usize::try_from(offset).ok()?..)?;
+    if rest.len() < frame::FRAME_BYTES {
+        return None;
+    }
+    let frame_len = u32_at(rest, 0);
+    if !(frame::FRAME_LEN_MIN..=frame::FRAME_LEN_MAX).contains(&frame_len) || rest[4] != frame::APPEND {
+        return None;
+    }
+    let found = rest.get(..frame_len + 4)?;
+    let (node_len, tag_len) = (u16_at(found, 30), u16_at(found, 32));
+    if misfits(frame_len - frame::FRAME_LEN_MIN, found[5], node_len, tag_len, u32_at(found, 34)) {
+        return None;
+    }
+    let topic_id = u64_at(found, 6);
+    if *owner != Some(topic_id) {
+        if xxh3_64(&topic_id.to_le_bytes()) != mask {
+            return None;
+        }
+        *owner = Some(topic_id);
+    }
+    let sum_at = found.len() - 8;
+    if xxh3_64(&found[4..sum_at]) != u64_at(found, sum_at) {
+        return None;
+    }
+    let text = &found[frame::HEADER_BYTES..frame::HEADER_BYTES + node_len + tag_len];
+    std::str::from_utf8(text).ok().map(|_| found)
+}
+
+/// Give staged frames their seq, `ts` and checksum, in place; their entries, with offsets in `frames` [S-288].
+///
+/// Nothing is changed unless all of them are staged frames.
+pub fn stamp(frames: &mut [u8], begins: &[u64], first_seq: u64, ts: u64, mask: u64) -> Made {
+    let mut entries = Vec::with_capacity(begins.len() * frame::ENTRY_BYTES);
+    for (i, &begin) in begins.iter().enumerate() {
+        let Some(found) = staged(frames, begin) else {
+            return Made::Wrong(i);
+        };
+        let (node_len, tag_len, _) = lens(found, 0);
+        let envelope = &found[HEADER_BYTES + node_len + tag_len..found.len() - TAIL_BYTES];
+        let Some(accounted) = accounted(envelope) else {
+            return Made::Unclear;
+        };
+        entry(&mut entries, begin as usize, found.len(), ts, found[4], accounted);
+    }
+    for (seq, &begin) in (first_seq..).zip(begins) {
+        let begin = begin as usize;
+        let sum_at = begin + 4 + u32_at(frames, begin) - TAIL_BYTES;
+        let mut place = Out::new(&mut frames[begin + 5..begin + 21]);
+        place.put(&seq.to_le_bytes());
+        place.put(&ts.to_le_bytes());
+        let digest = xxh3_64(&frames[begin + 4..sum_at]) ^ mask;
+        frames[sum_at..sum_at + 8].copy_from_slice(&digest.to_le_bytes());
+    }
+    Made::All(Vec::new(), entries)
+}
+
+/// The bytes of a frame that has no place yet.
+fn staged(frames: &[u8], begin: u64) -> Option<&[u8]> {
+    let rest = frames.get(usize::try_from(begin).ok()?..)?;
+    if rest.len() < FRAME_BYTES {
+        return None;
+    }
+    let frame_len = u32_at(rest, 0);
+    if !(FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&frame_len) {
+        return None;
+    }
+    let found = rest.get(..frame_len + 4)?;
+    let (node_len, tag_len, data_len) = lens(found, 0);
+    let blank = found[5..21].iter().chain(&found[found.len() - TAIL_BYTES..]).all(|&byte| byte == 0);
+    if misfits(frame_len - FRAME_LEN_MIN, found[4], node_len, tag_len, data_len)
+        || found[4] & !(HAS_TAG | HAS_NODE) != 0
+        || !blank
+    {
+        return None;
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{append, Head, FRAME_BYTES as WAL_FRAME_BYTES};
+
+    fn wal(seq: u64, flags: u8, tag: &[u8], data: &[u8]) -> Vec<u8> {
+        let mut raw = vec![0; WAL_FRAME_BYTES + tag.len() + data.len()];
+        let head = Head { flags, topic_id: 7, seq, ts: 5, node: b"", tag, data_len: data.len() };
+        append(&mut Out::new(&mut raw), &head, |out| out.put(data));
+        raw
+    }
+
+    #[test]
+    fn reframed_frames_verify_and_damage_does_not_become_valid() {
+        let mask = xxh3_64(&7u64.to_le_bytes());
+        let mut raw = wal(1, HAS_TAG, b"t", b"{\"d\":1}");
+        let second = raw.len() as u64;
+        raw.extend(wal(2, 3 << frame::HOPS_SHIFT, b"", b"{\"d\":1,\"m\":{}}"));
+        let Made::All(data, entries) = reframe(&raw, &[0, second], mask, 100, None) else { panic!() };
+        let found = verify(&data, mask, 0, data.len());
+        assert_eq!((found.stop, found.rows.len(), entries.len()), (data.len(), 60, 40));
+        assert_eq!(u32_at(&entries, 0), 100);
+        assert_eq!(entries[36], 3 << HOPS_SHIFT);
+        assert_eq!(reframe(&raw, &[0, second], mask ^ 1, 0, None), Made::Wrong(0));
+        for at in 0..raw.len() {
+            raw[at] ^= 1;
+            let wrong = usize::from(at >= second as usize);
+            assert_eq!(reframe(&raw, &[0, second], mask, 0, None), Made::Wrong(wrong), "byte {at}");
+            raw[at] ^= 1;
+        }
+    }
+
+    #[test]
+    fn staged_frames_are_stamped_all_or_none() {
+        let mask = xxh3_64(&7u64.to_le_bytes());
+        let data = b"{\"d\":12}";
+        let mut one = vec![0; FRAME_BYTES + data.len()];
+        one[..4].copy_from_slice(&((FRAME_LEN_MIN + data.len()) as u32).to_le_bytes());
+        one[25..29].copy_from_slice(&(data.len() as u32).to_le_bytes());
+        one[29..29 + data.len()].copy_from_slice(data);
+        let mut chunk = [one.clone(), one.clone()].concat();
+        let begins = [0, one.len() as u64];
+        let Made::All(_, entries) = stamp(&mut chunk, &begins, 5, 9, mask) else { panic!() };
+        assert_eq!(entries.len(), 40);
+        assert_eq!(verify(&chunk, mask, 0, chunk.len()).stop, chunk.len());
+        let before = chunk.clone();
+        assert_eq!(stamp(&mut chunk, &begins, 5, 9, mask), Made::Wrong(0));
+        assert_eq!(chunk, before);
+        assert_eq!(stamp(&mut chunk, &[u64::MAX], 5, 9, mask), Made::Wrong(0));
+    }
+}

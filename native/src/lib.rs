@@ -1,0 +1,13 @@
+//! The hot loops of `topics`: bytes in, bytes and a verdict out. No rules, no I/O, no state.
+//!
+//! The specification is the Python of `topics.codec`. Whatever is not plainly right is declined (`None`), and the twin
+//! decides about it: a limit, an error code or its words exist in Python only.
+
+pub mod answer;
+pub mod data;
+pub mod frame;
+pub mod json;
+#[cfg(feature = "python")]
+mod python;
+pub mod render;
+pub mod write;

@@ -1,0 +1,202 @@
+//! From stored frames to the JSON records of an answer [REC-2, REC-3, REC-4]: payload bytes are copied, never parsed.
+
+use crate::data::{self, lens, TAIL_BYTES};
+use crate::frame::{self, misfits, u16_at, u32_at, u64_at, HAS_NODE, HAS_TAG};
+use crate::json::{meta_of, quote, Meta, DATA_AT, META_GAP};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What of a record is wanted besides its seq, instant and node.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    pub tags: bool,
+    pub metas: bool,
+    pub data: bool,
+}
+
+/// Write a number in decimal digits.
+pub fn number(mut value: u64, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Records as JSON with commas in between, and where each ends.
+#[derive(Default)]
+pub struct Projected {
+    pub text: Vec<u8>,
+    pub ends: Vec<usize>,
+}
+
+impl Projected {
+    /// Room for so many records of so many bytes.
+    pub fn with_room(records: usize, bytes: usize) -> Self {
+        Projected { text: Vec::with_capacity(bytes + records * 24), ends: Vec::with_capacity(records) }
+    }
+
+    fn quoted(&mut self, text: &[u8]) -> Option<()> {
+        std::str::from_utf8(text).ok()?;
+        quote(text, &mut self.text);
+        Some(())
+    }
+
+    /// Add one record; `None` where the twin has to look. `meta` is known already, or to be found.
+    fn add(&mut self, one: &Stored, meta: Option<Meta>, wanted: Wanted) -> Option<()> {
+        let envelope = one.envelope;
+        if envelope.len() <= DATA_AT {
+            return None;
+        }
+        if !self.ends.is_empty() {
+            self.text.push(b',');
+        }
+        self.text.extend_from_slice(b"{\"$seq\":");
+        number(one.seq, &mut self.text);
+        self.text.extend_from_slice(b",\"$ts\":");
+        number(one.ts, &mut self.text);
+        if let Some(node) = one.node {
+            self.text.extend_from_slice(b",\"$node\":");
+            self.quoted(node)?;
+        }
+        if let (Some(tag), true) = (one.tag, wanted.tags) {
+            self.text.extend_from_slice(b",\"$tag\":");
+            self.quoted(tag)?;
+        }
+        let end = envelope.len() - 1;
+        let data_end = match meta.unwrap_or_else(|| meta_of(envelope)) {
+            Meta::Absent => end,
+            Meta::At(at) => {
+                if wanted.metas {
+                    self.text.extend_from_slice(b",\"meta\":");
+                    self.text.extend_from_slice(&envelope[at..end]);
+                }
+                at - META_GAP
+            }
+            Meta::Unclear => return None,
+        };
+        if wanted.data {
+            self.text.extend_from_slice(b",\"data\":");
+            self.text.extend_from_slice(&envelope[DATA_AT..data_end]);
+        }
+        self.text.push(b'}');
+        self.ends.push(self.text.len());
+        Some(())
+    }
+}
+
+struct Stored<'a> {
+    seq: u64,
+    ts: u64,
+    node: Option<&'a [u8]>,
+    tag: Option<&'a [u8]>,
+    envelope: &'a [u8],
+}
+
+impl<'a> Stored<'a> {
+    /// Parts of a frame whose lengths were checked: node, tag and envelope begin at `at`.
+    fn new(bytes: &'a [u8], at: usize, flags: u8, lens: (usize, usize, usize), seq: u64, ts: u64) -> Self {
+        let (tag_at, data_at) = (at + lens.0, at + lens.0 + lens.1);
+        Stored {
+            seq,
+            ts,
+            node: if flags & HAS_NODE != 0 { Some(&bytes[at..tag_at]) } else { None },
+            tag: if flags & HAS_TAG != 0 { Some(&bytes[tag_at..data_at]) } else { None },
+            envelope: &bytes[data_at..data_at + lens.2],
+        }
+    }
+}
+
+/// Live records in a row of a `.data` file, by their `.idx` entries, every frame verified [S-173].
+///
+/// The entry tells whether there is meta [S-347]; `None` where anything is out of the ordinary.
+pub fn segment(bytes: &[u8], entries: &[u8], first_seq: u64, mask: u64, wanted: Wanted) -> Option<Projected> {
+    let count = entries.len() / frame::ENTRY_BYTES;
+    let sizes = entries.chunks_exact(frame::ENTRY_BYTES).map(|entry| u32_at(entry, 4));
+    let mut out = Projected::with_room(count, sizes.sum());
+    let mut behind = 0;
+    for (seq, entry) in (first_seq..).zip(entries.chunks_exact(frame::ENTRY_BYTES)) {
+        let (at, size) = (u32_at(entry, 0), u32_at(entry, 4));
+        let end = at.checked_add(size)?;
+        if size < data::FRAME_BYTES || at < behind || end > bytes.len() {
+            return None;
+        }
+        behind = end;
+        let found = &bytes[at..end];
+        let (node_len, tag_len, data_len) = lens(found, 0);
+        let sum_at = size - TAIL_BYTES;
+        if u32_at(found, 0) != size - 4
+            || u64_at(found, 5) != seq
+            || misfits(size - data::FRAME_BYTES, found[4], node_len, tag_len, data_len)
+            || found[size - 1] != 0
+            || xxh3_64(&found[4..sum_at]) ^ mask != u64_at(found, sum_at)
+        {
+            return None;
+        }
+        let around = (u32_at(entry, 16) >> 8).checked_sub(data::FRAME_BYTES + node_len + tag_len);
+        let meta = if around == Some(6) { Some(Meta::Absent) } else { None };
+        let lens = (node_len, tag_len, data_len);
+        out.add(&Stored::new(found, data::HEADER_BYTES, found[4], lens, seq, u64_at(found, 13)), meta, wanted)?;
+    }
+    Some(out)
+}
+
+/// Records of WAL frames that were encoded here and never left memory: checksums are not computed.
+pub fn wal(bytes: &[u8], offsets: &[u64], wanted: Wanted) -> Option<Projected> {
+    let mut out = Projected::with_room(offsets.len(), 0);
+    for &offset in offsets {
+        let found = bytes.get(usize::try_from(offset).ok()?..)?;
+        if found.len() < frame::FRAME_BYTES {
+            return None;
+        }
+        let lens = (u16_at(found, 30), u16_at(found, 32), u32_at(found, 34));
+        let frame_len = u32_at(found, 0);
+        if frame_len > found.len() - 4
+            || misfits(frame_len.checked_sub(frame::FRAME_LEN_MIN)?, found[5], lens.0, lens.1, lens.2)
+        {
+            return None;
+        }
+        let one = Stored::new(found, frame::HEADER_BYTES, found[5], lens, u64_at(found, 14), u64_at(found, 22));
+        out.add(&one, None, wanted)?;
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{reframe, Made};
+    use crate::frame::{append, Head, Out};
+
+    #[test]
+    fn frames_become_json() {
+        let data = b"{\"d\":[1],\"m\":{\"k\":1}}";
+        let mut raw = vec![0; frame::FRAME_BYTES + 2 + data.len()];
+        let flags = HAS_NODE | HAS_TAG;
+        let head = Head { flags, topic_id: 7, seq: 31, ts: 1790, node: b"n", tag: b"\"", data_len: data.len() };
+        append(&mut Out::new(&mut raw), &head, |out| out.put(data));
+        let all = Wanted { tags: true, metas: true, data: true };
+        let told = br#"{"$seq":31,"$ts":1790,"$node":"n","$tag":"\"","meta":{"k":1},"data":[1]}"#;
+        assert_eq!(wal(&raw, &[0], all).unwrap().text, told);
+        let mask = xxh3_64(&7u64.to_le_bytes());
+        let Made::All(stored, entries) = reframe(&raw, &[0], mask, 0, None) else { panic!() };
+        assert_eq!(segment(&stored, &entries, 31, mask, all).unwrap().text, told);
+        let few = Wanted { tags: false, metas: false, data: true };
+        let found = segment(&stored, &entries, 31, mask, few).unwrap();
+        assert_eq!(found.text, br#"{"$seq":31,"$ts":1790,"$node":"n","data":[1]}"#);
+        assert!(segment(&stored, &entries, 32, mask, all).is_none());
+        for at in 0..stored.len() {
+            let mut bad = stored.clone();
+            bad[at] ^= 1;
+            assert!(segment(&bad, &entries, 31, mask, all).is_none(), "byte {at}");
+        }
+        for end in 0..raw.len() {
+            assert!(wal(&raw[..end], &[0], all).is_none());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+"""Which implementation of the hot loops runs: Python, or the compiled kernel where it is installed (`TOPICS_KERNEL`).
+
+    pure      the functions of this package, complete by themselves: they are the specification
+    native    the same functions ask `topics_kernel` first (native/, a distribution of its own)
+    auto      native where it is installed and belongs to this version, else pure; the default
+
+The compiled functions know no rules. Whatever is not plainly right they decline, with None, and the Python below goes
+over it: each limit, error code and word exists once. Each takes and gives bytes; from 64 KiB on it works without the
+interpreter's lock. Buffers that are handed over must not be written to meanwhile.
+
+The choice is the process's. It is made at import and by whoever starts an engine or a server, before there is work.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final, Literal, Protocol, cast
+
+from topics.errors import SettingsError
+from topics.settings import environment
+
+Buffer = bytes | bytearray | memoryview
+Name = Literal["pure", "native"]
+
+INTERFACE: Final = 1
+"""Of the compiled functions; a kernel with another one is none of ours."""
+
+
+class Written(Protocol):
+    """The body of a write, scanned; to the engine it is what `engine.records.Prepared` is."""
+
+    @property
+    def records(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def is_plain(self) -> bool: ...
+    @property
+    def node(self) -> str | None: ...
+    @property
+    def idempotency_key(self) -> bytes | None: ...
+    @property
+    def producer(self) -> bytes | None: ...
+    @property
+    def create(self) -> bytes | None: ...
+    @property
+    def config(self) -> bytes | None: ...
+    @property
+    def disable_backpressure(self) -> bytes | None: ...
+    @property
+    def tags(self) -> list[str | None]: ...
+    @property
+    def envelopes(self) -> list[bytes]: ...
+    @property
+    def accounted(self) -> list[int]: ...
+    def rows(self) -> list[tuple[str | None, str | None, bytes]]: ...
+    def framed(
+        self, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, begin: int = 0, end: int | None = None, /
+    ) -> tuple[bytes, list[int], bytes]: ...
+
+
+Records = list[tuple[str | None, str | None, bytes]]
+
+
+class Native(Protocol):
+    """The functions of `topics_kernel`; each is described where it is called."""
+
+    def scan_write(self, body: bytes, limits: tuple[int, ...], /) -> Written | None: ...
+    def frame_values(
+        self, records: Records, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, /
+    ) -> bytes | None: ...
+    def answer_write(
+        self, topic: str, first: int, count: int, head: int, seqs: bool, performance: bytes, /
+    ) -> bytes: ...
+    def verify(self, buffer: Buffer, begin: int, end: int, /) -> tuple[bytes, int, int]: ...
+    def verify_data(self, buffer: Buffer, mask: int, begin: int, end: int, /) -> tuple[bytes, int, int]: ...
+    def reframe(
+        self, buffer: Buffer, offsets: bytes, mask: int, at: int, hops: bytes | None, /
+    ) -> tuple[bytes, bytes] | int | None: ...
+    def stamp(self, frames: bytearray, begins: bytes, first_seq: int, ts: int, mask: int, /) -> bytes | int | None: ...
+    def project(
+        self, buffer: Buffer, entries: bytes, first_seq: int, mask: int, tags: bool, metas: bool, data: bool, /
+    ) -> list[bytes] | None: ...
+    def project_wal(
+        self, frames: bytes, offsets: list[int], tags: bool, metas: bool, data: bool, /
+    ) -> list[bytes] | None: ...
+
+
+def _load() -> Native | None:
+    try:
+        found = importlib.import_module("topics_kernel")
+    except ImportError:
+        return None
+    return cast("Native", found) if getattr(found, "INTERFACE", None) == INTERFACE else None
+
+
+_INSTALLED: Final = _load()
+
+native: Native | None = None
+"""The compiled functions, if they are used."""
+
+
+def installed() -> Native | None:
+    """The compiled functions, if they can be used."""
+    return _INSTALLED
+
+
+def name() -> Name:
+    """What runs, as `/v0/health` tells it."""
+    return "pure" if native is None else "native"
+
+
+def select(choice: str) -> None:
+    """Use this one from now on; `auto` stands for what the environment says, or what is used already."""
+    global native
+    if choice == "auto":
+        choice = _wish()
+    if choice == "native" and _INSTALLED is None:
+        raise SettingsError("TOPICS_KERNEL", "the native kernel of this version is not installed; use auto or pure")
+    if choice != "auto":
+        native = None if choice == "pure" else _INSTALLED
+
+
+def _wish() -> str:
+    """Of the environment; what is no choice is told where settings are read."""
+    wish = environment().get("TOPICS_KERNEL", "").strip()
+    return wish if wish in ("pure", "native") else "auto"
+
+
+native = None if _wish() == "pure" else _INSTALLED

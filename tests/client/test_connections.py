@@ -218,7 +218,9 @@ def test_threads_share_a_client(line: TcpProxy, topic: str) -> None:
             thread.start()
         for thread in threads:
             thread.join(WAIT_S)
-        assert sorted(record.data for record in one.read(topic)) == [[a, b] for a in range(8) for b in range(25)]
+        assert sorted(record.data for record in one.page(topic).records) == [
+            [a, b] for a in range(8) for b in range(25)
+        ]
     assert line.connections <= 8
 
 
@@ -226,7 +228,7 @@ def test_tasks_share_a_client_within_its_bound(line: TcpProxy, topic: str) -> No
     async def main() -> list[Any]:
         async with topics.AsyncClient(line.endpoint, connections=5) as one:
             await asyncio.gather(*(one.append(topic, number) for number in range(100)))
-            return [record.data async for record in one.read(topic)]
+            return [record.data for record in (await one.page(topic)).records]
 
     assert sorted(asyncio.run(main())) == list(range(100))
     assert line.connections <= 5
@@ -272,7 +274,7 @@ def test_a_child_process_does_not_use_its_parents_connections(server: Running, t
                 os._exit(0)
         os.waitpid(child, 0)
         one.append(topic, "parent")
-        assert [record.data for record in one.read(topic)] == ["parent", "child", "parent"]
+        assert [record.data for record in one.page(topic).records] == ["parent", "child", "parent"]
 
 
 def test_the_systems_certificates_are_read_only_for_https(monkeypatch: pytest.MonkeyPatch) -> None:

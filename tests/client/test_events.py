@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -12,17 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics import errors
-from topics.client.events import EventParser, Watching, cursors_of
+from topics.client.events import EventParser, Watching, cursors_of, id_of
 from topics.client.http1 import Answer, Request
 from topics.client.protocol import Heard, Opening, Pause, Protocol
 from topics.client.retry import Fault
 from topics.model import CaughtUp, Event, TopicDeleted, TopicGap, TopicRecord
 
 OPENED = Heard(Answer(200, {}, b""), 0.0)
-
-
-def id_of(cursors: Mapping[str, int]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(cursors).encode()).rstrip(b"=").decode()
 
 
 def frame(event: str, after: Mapping[str, int] | None, **data: Any) -> bytes:
@@ -114,6 +109,15 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_whole_frame() -> None:
     assert [event.seq for event in taken(one) if isinstance(event, TopicRecord)] == [1, 2, 3]
 
 
+def test_a_stream_that_breaks_before_its_first_frame_says_where_it_began() -> None:
+    """[RSM-5] The server has taken the frame for delivered."""
+    one = watching(a=5, b="tail")
+    one.take(records("a", [6], {"a": 6, "b": 40})[:-5])
+    opening = next(one.connect())
+    assert isinstance(opening, Opening)
+    assert cursors_of(dict(opening.request.headers)["last-event-id"]) == {"a": 5, "b": 40}
+
+
 def test_a_session_that_was_forgotten_is_made_anew_with_the_cursors() -> None:
     """[WCH-1] Also of topics of which nothing came, and of what has come and is not taken yet."""
     one = watching(a=0, b="tail")
@@ -127,7 +131,7 @@ def test_a_session_that_was_forgotten_is_made_anew_with_the_cursors() -> None:
     opening = call.send(session("wid_2", a=2, b=44))
     assert isinstance(opening, Opening)
     assert opening.request.path == "/v0/watch/wid_2"
-    assert "last-event-id" not in dict(opening.request.headers)
+    assert cursors_of(dict(opening.request.headers)["last-event-id"]) == {"a": 2, "b": 44}
     finish(call, OPENED)
     assert len(taken(one)) == 2
     assert one.cursors == {"a": 2, "b": 44}

@@ -1,8 +1,8 @@
 """Watches and workers outlive the server: SIGKILL under load, restart, nothing lost and nothing twice [U-21].
 
 The server is a process of its own that is killed in the middle of what it does and started again on the same
-directory and port. Whoever writes, watches and works meanwhile sees an outage and nothing else. `SURVIVAL_KILLS=30` makes
-it a long run.
+directory and port. Whoever writes, watches and works meanwhile sees an outage and nothing else. `SURVIVAL_KILLS=30`
+makes it a long run.
 """
 
 from __future__ import annotations

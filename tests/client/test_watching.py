@@ -195,21 +195,25 @@ def test_a_line_that_is_cut_again_and_again_costs_nothing(kind: str) -> None:
                 seen.append(event.data[0])
                 line.cut_after(300_000)
         assert seen == list(range(300))
-        assert line.connections > 3
+        assert line.connections >= 3  # one for calls, one that was cut, at least one more
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_a_watch_survives_a_topic_made_anew_while_it_was_away(kind: str) -> None:
     """[FRM-6] The session knows which instance it was."""
-    with running() as server, TcpProxy(server.host, server.port) as line:
-        with client_of(kind, line.endpoint) as one, client_of("client", server.url) as other:
-            other.append_many("a", ["old 1", "old 2"])
-            with one.watch({"a": 0}) as events:
-                take(events, 3)
-                line.refuse()
-                other.drop("a")
-                other.append_many("a", ["new 1", "new 2", "new 3"])
-                line.accept()
-                gap, *rest = take(events, 4)
-                assert isinstance(gap, TopicGap)
-                assert [event.data for event in rest] == ["new 1", "new 2", "new 3"]
+    with (
+        running() as server,
+        TcpProxy(server.host, server.port) as line,
+        client_of("client", server.url) as other,
+        client_of(kind, line.endpoint) as one,
+    ):
+        other.append_many("a", ["old 1", "old 2"])
+        with one.watch({"a": 0}) as events:
+            take(events, 3)
+            line.refuse()
+            other.drop("a")
+            other.append_many("a", ["new 1", "new 2", "new 3"])
+            line.accept()
+            gap, *rest = take(events, 4)
+            assert isinstance(gap, TopicGap)
+            assert [event.data for event in rest] == ["new 1", "new 2", "new 3"]

@@ -3,9 +3,9 @@
     EventParser    bytes → frames, whatever pieces they come in
     Watching       which request opens the stream now, what its frames mean, where each topic stands
 
-The server keeps a session per watch: a stream that breaks is opened again with the id of the last whole frame, and goes
-on behind it [RSM-3]. A session that the server has forgotten, after a restart, is made anew with the cursors that the
-frames had. Either way nothing is lost, and what was taken is not taken again. One thread at a time.
+The server keeps a session per watch: a stream that breaks is opened again with the cursors of the last whole frame, and
+goes on behind it [RSM-3]. A session that the server has forgotten, after a restart, is made anew with the same cursors.
+Either way nothing is lost, and what was taken is not taken again. One thread at a time.
 """
 
 from __future__ import annotations
@@ -70,6 +70,11 @@ class EventParser:
         return Frame(members.get("id", ""), members["event"], members.get("data", ""))
 
 
+def id_of(cursors: Mapping[str, int]) -> str:
+    """The id of a frame behind which topics stand there [RSM-1]."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(dict(sorted(cursors.items())))).rstrip(b"=").decode()
+
+
 def cursors_of(id: str) -> dict[str, int]:
     """Where each topic stands behind a frame [RSM-1]; nothing if it does not say."""
     try:
@@ -120,7 +125,6 @@ class Watching:
         self._parsed: dict[str, int] = {}
         """Up to where frames have come, taken or not."""
         self._wid = ""
-        self._last_id = ""
         self._forgotten = 0
         self._outage = Outage(met=True, budget_s=protocol.retry_s)
         self._parser = EventParser()
@@ -171,17 +175,16 @@ class Watching:
             yield Pause(wait_s)
 
     def _request(self) -> Request:
-        headers = [("accept", "text/event-stream"), ("cache-control", "no-store")]
-        if self._last_id:
-            headers.append(("last-event-id", self._last_id))
-        return Request("GET", f"/v0/watch/{quote(self._wid, safe='')}", None, tuple(headers), True, self.answer_s)
+        # Also of the first frame, which may be lost on its way: the server takes what it has sent for taken [RSM-5].
+        headers = (("accept", "text/event-stream"), ("last-event-id", id_of(self._parsed)))
+        return Request("GET", f"/v0/watch/{quote(self._wid, safe='')}", None, headers, True, self.answer_s)
 
     def _make_session(self, *, first: bool = False) -> Call[None]:
         wanted = {name: self._start(name) for name in sorted(self._left)}
         path = "/v0/watch" if first else "/v0/watch?lenient=true"
         request = Request("POST", path, body.encoded({"topics": wanted, **self._asked}))
         told = answers.decoded((yield from self._protocol.ask(request)), _Session)
-        self._wid, self._last_id = told.wid, ""
+        self._wid = told.wid
         for name in wanted.keys() - told.topics.keys():
             if first:
                 raise TopicNotFound(name)
@@ -223,8 +226,6 @@ class Watching:
                     self._left.discard(event.topic)
                 self._ready.append((event, {}))
         self._parsed |= {name: seq for name, seq in after.items() if name in self._parsed}
-        if frame.id:
-            self._last_id = frame.id
         if self._ready and found:
             event, places = self._ready.pop()
             self._ready.append((event, places | {name: after[name] for name in after if name in self._parsed}))

@@ -23,6 +23,7 @@ QUICK = {
     "kill9": 2,  # T8
     "queue-chaos": 1_350,  # T12
     "txn-chaos": 4,
+    "spark-chaos": 2,  # T16
     "queue-stall": 4,  # T12
 }
 

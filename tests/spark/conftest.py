@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from pyspark.sql import SparkSession
 import topics.spark
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
+from topics.testing import sparkchaos
+
+os.environ.setdefault("JAVA_TOOL_OPTIONS", sparkchaos.BRIEF)
 
 
 @pytest.fixture(scope="session")

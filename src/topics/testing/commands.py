@@ -33,6 +33,7 @@ from topics.testing import (
     mutants,
     queuechaos,
     queuestall,
+    sparkchaos,
     sweep,
     txnchaos,
 )
@@ -356,6 +357,19 @@ def txn_chaos(args: argparse.Namespace) -> int:
     return tally.report(seed=args.seed, **report.counts)
 
 
+def spark_chaos(args: argparse.Namespace) -> int:
+    """A stream from Spark, its driver and the server killed: every row exactly once [T16]."""
+    tally = Tally("spark-chaos", "kills")
+    folder = Path(tempfile.mkdtemp(prefix="topics-spark-chaos-"))
+
+    def progress(kills: int, violations: list[str]) -> None:
+        tally.add((kills - tally.cases, violations))
+
+    report = sparkchaos.run(folder, args.seed, sparkchaos.QUICK if args.quick else args.kills, progress)
+    _keep_or_remove(folder, tally)
+    return tally.report(seed=args.seed, **report.counts)
+
+
 def queue_stall(args: argparse.Namespace) -> int:
     """Workers stopped beyond their leases: their old tokens count for nothing [T12]."""
     tally = Tally("queue-stall", "stopped workers")
@@ -384,6 +398,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "kill9": kill9s,
     "queue-chaos": queue_chaos,
     "txn-chaos": txn_chaos,
+    "spark-chaos": spark_chaos,
     "queue-stall": queue_stall,
 }
 
@@ -423,6 +438,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument("--count", type=_positive, default=20_000, help="jobs (default 20000)")
         if name == "txn-chaos":
             command.add_argument("--kills", type=_positive, default=50, help="of the server (default 50)")
+        if name == "spark-chaos":
+            command.add_argument("--kills", type=_positive, default=5, help="of driver and server each (default 5)")
         if name == "queue-stall":
             command.add_argument("--count", type=_positive, default=20, help="workers (default 20)")
             command.add_argument("--beyond", type=float, default=30.0, help="seconds beyond the lease (default 30)")

@@ -1,0 +1,55 @@
+"""A real Spark cluster on this machine: a standalone master and workers, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from topics.spark.java import find_java
+
+END_S = 30
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def cluster(folder: Path, hosts: Sequence[str]) -> Iterator[str]:
+    """A master and a worker of one core on each host; what to connect to."""
+    port = free_port()
+    env = environment()
+    master = f"spark://127.0.0.1:{port}"
+    started = [_java(folder, env, "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")]
+    try:
+        for host in hosts:
+            told = ("--host", host, "--cores", "1", "--memory", "600m", "--webui-port", "0")
+            started.append(_java(folder, env, "worker.Worker", *told, "--work-dir", str(folder / "work"), master))
+        yield master
+    finally:
+        for one in reversed(started):
+            one.terminate()
+        for one in reversed(started):
+            one.wait(END_S)
+
+
+def environment() -> dict[str, str]:
+    """Java as it is found, and this interpreter as `python3`: executors look for it in PATH (10 §8)."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    own = {"SPARK_HOME": os.path.dirname(pyspark.__file__), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**os.environ, "JAVA_HOME": find_java(), "PATH": path, "SPARK_DAEMON_MEMORY": "256m", **own}
+
+
+def _java(folder: Path, env: dict[str, str], name: str, *args: str) -> subprocess.Popen[bytes]:
+    folder.mkdir(exist_ok=True)
+    command = [f"{env['SPARK_HOME']}/bin/spark-class", f"org.apache.spark.deploy.{name}", *args]
+    with (folder / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(command, env=env, stdout=log, stderr=log)

@@ -157,8 +157,8 @@ class Collected:
             "topics_wal_fsync_latency_us": Timings.none(SYNC_BOUNDS_US),
             "topics_sched_latency_ms": Timings.none(LATENCY_BOUNDS_MS),
         }
-        self.labelled_histograms = {
-            "topics_ack_latency_ms": dict.fromkeys(STRICTNESS, Timings.none(ACK_BOUNDS_MS)),
+        self.labelled_histograms: dict[str, dict[str, Timings]] = {
+            "topics_ack_latency_ms": {durability: Timings.none(ACK_BOUNDS_MS) for durability in STRICTNESS}
         }
         self.shards: list[ShardNow] = []
         self.bytes_by_tier = {"hot": 0, "cold": 0}

@@ -1,6 +1,6 @@
 # `make` alone lists the targets. Everything runs in .venv, which tools/env creates and keeps up to date.
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench bench-compare docs generate lock clean env-run env-dev
+.PHONY: help run test check format bench bench-compare docs generate screenshots vendor lock clean env-run env-dev
 
 BIN := .venv/bin
 CODE := src tests tools $(wildcard bench)
@@ -39,11 +39,17 @@ docs: env-dev ## build the documentation into site/
 generate: env-dev ## rewrite the files generated from code (reference pages, pinned API)
 	@$(BIN)/python -m tools.generate
 
+screenshots: env-dev ## pictures of every page of the console into docs/images/console
+	@$(BIN)/python -m tools.screenshots
+
+vendor: env-dev ## fetch the console's foreign files anew, in the versions of its list
+	@$(BIN)/python -m tools.vendor
+
 lock: env-run ## choose dependency versions anew and pin them
 	@tools/lock
 
 clean: ## remove everything that can be made again
-	@rm -rf .venv site build dist native/target .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .grimp_cache
+	@rm -rf .venv tests/console/node_modules site build dist native/target .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .grimp_cache
 	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env-run:

@@ -56,6 +56,7 @@ class CommandModule(Protocol):
 
 COMMANDS: tuple[Command, ...] = (
     Command("serve", "run the server", "topics.cli.serve"),
+    Command("demo", "run a throw-away server under a small load, to look at", "topics.cli.demo"),
     Command("wal", "look into a write-ahead log, verify it, dump it, or see one recover", "topics.cli.wal"),
     Command("backup", "copy a running or stopped store to a folder or a bucket, verified", "topics.cli.backup"),
     Command("restore", "make a new store of a backup", "topics.cli.restore"),
@@ -84,6 +85,7 @@ HINTS = {
     "io_error": "check the path, its permissions and the disk",
     "out_of_memory": "a file is larger than the memory it may use; is it a log?",
     "interrupted": "it can be run again",
+    "demo_failed": "this is a bug; --debug shows where it happened",
     "optimized": "run Python without -O and without PYTHONOPTIMIZE",
     "internal": "this is a bug; --debug shows where it happened",
 }

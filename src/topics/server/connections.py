@@ -18,6 +18,7 @@ from typing import Final, Protocol, cast
 
 from topics.server import failure
 from topics.server.app import App
+from topics.server.exchange import Headers
 from topics.server.http1 import OUTPUT_HIGH, READ_BYTES, Http1
 from topics.server.http2 import PREFACE, Http2
 
@@ -26,7 +27,8 @@ ABORT_S: Final = 1.0
 TURNED_AWAY_MAX: Final = 64
 """So many are told at a time; what comes beyond is closed without a word."""
 USER_TIMEOUT_MS: Final = 60_000
-_COMMON: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+_KEPT: Final = b"cache-control"
+_COMMON: Final = ((_KEPT, b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
 _ZEROS: Final = bytes(READ_BYTES)
@@ -63,7 +65,7 @@ class Connections:
         """How many of them are only being told that they are too many."""
         self._second = -1
         self._common = b""
-        self._fields: tuple[tuple[bytes, bytes], ...] = ()
+        self._fields: Headers = ()
         self._date = b""
         self._ok = b""
         self._sweeper: asyncio.TimerHandle | None = None
@@ -79,15 +81,17 @@ class Connections:
 
     # -- what every answer begins with -------------------------------------------------------------------------------
 
-    def common_lines(self) -> bytes:
-        """Header lines of every answer [API-28]."""
+    def common_lines(self, own: Headers = ()) -> bytes:
+        """Header lines of every answer; `own` are those it has besides [API-28]."""
         self._refresh()
+        if _may_be_kept(own):
+            return b"\r\n".join(b"%b: %b" % pair for pair in self._fields[1:])
         return self._common
 
-    def common_fields(self) -> tuple[tuple[bytes, bytes], ...]:
+    def common_fields(self, own: Headers = ()) -> Headers:
         """The same, in pairs."""
         self._refresh()
-        return self._fields
+        return self._fields[1:] if _may_be_kept(own) else self._fields
 
     def ok_prefix(self) -> bytes:
         """The head of a plain 200 up to its length."""
@@ -258,6 +262,11 @@ class _Front(asyncio.BufferedProtocol):
         """Close now."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _may_be_kept(own: Headers) -> bool:
+    """Whether an answer says itself how long it may be kept."""
+    return bool(own) and any(name == _KEPT for name, _ in own)
 
 
 def _tune(transport: asyncio.Transport) -> None:

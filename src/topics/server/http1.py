@@ -461,7 +461,7 @@ class Http1:
         lines = [b"HTTP/1.1 %d %b" % (status, _REASONS[status])]
         if content_type:
             lines.append(b"content-type: " + content_type)
-        lines.append(self._home.common_lines())
+        lines.append(self._home.common_lines(headers))
         lines += [b"%b: %b" % pair for pair in headers]
         if not keep:
             lines.append(b"connection: close")

@@ -692,7 +692,7 @@ class Http2:
         fields: list[tuple[bytes, bytes]] = [(b":status", b"%d" % status)]
         if content_type:
             fields.append((b"content-type", content_type))
-        fields += self._home.common_fields()
+        fields += self._home.common_fields(headers)
         fields += headers
         if status not in (204, 304):
             fields.append((b"content-length", b"%d" % len(body)))

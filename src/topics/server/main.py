@@ -295,6 +295,7 @@ class Process:
         shards = f"{settings.wal_shards} log shard{'s' * (settings.wal_shards != 1)}"
         return (
             f"{bold(f'topics {topics.__version__}')} ({kernel.name()} kernel) at {bold(url)}\n"
+            f"  console  {url}/console/\n"
             f"  data     {settings.data_dir}, {shards}\n"
             f"  classes  {CLASSES}\n"
             f"  auth     {auth}\n"

@@ -129,6 +129,7 @@ def _count(name: str, description: str, **bounds: int) -> Parameter:
 _MADE: Final = {200: "The topic was there.", 201: "This call created the topic."}
 _QUEUE: Final = ("topic_not_found", "not_a_queue")
 _HEALTH: Final = Operation("health", ops.HealthAnswer, {200: "The process is alive."})
+_HOME: Final = Operation("home", None, {302: "To `/console/`."})
 _READY: Final = Operation("ready", ops.ReadyAnswer, {200: "The server takes requests."}, CODES[503])
 
 OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
@@ -276,6 +277,15 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/v0/ready"): _READY,
     ("GET", "/readyz"): _READY._replace(id="readyz"),
     ("GET", "/openapi.json"): Operation("openapi", dict),
+    ("GET", "/"): _HOME,
+    ("GET", "/console"): _HOME._replace(id="console_home"),
+    ("GET", "/console/{file}"): Operation(
+        "console", bytes, {200: "A file; the page itself where no name follows."}, ("not_found",), text="*/*",
+        headers={
+            "ETag": ({"type": "string"}, "of these bytes; sent back in `If-None-Match` it is answered 304"),
+            "Content-Security-Policy": ({"type": "string"}, "nothing from elsewhere, nothing inline"),
+        },
+    ),
 }  # fmt: skip
 
 

@@ -18,7 +18,21 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from topics.server import compact, ops, queues, records, routers, scan, topics, txn, watch, websocket, wire, work
+from topics.server import (
+    compact,
+    ops,
+    queues,
+    records,
+    routers,
+    scan,
+    static,
+    topics,
+    txn,
+    watch,
+    websocket,
+    wire,
+    work,
+)
 from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
 from topics.server.keys import ADMIN, DELETE, READ, WRITE
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
@@ -136,9 +150,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         )
     ),
     Route("GET", "/openapi.json", frozenset(), ops.openapi, "this API", access=Access.OPEN, early=True),
-    Route("GET", "/", frozenset(), None, "to the console", access=Access.OPEN, early=True),
-    Route("GET", "/console", frozenset(), None, "to the console", access=Access.OPEN, early=True),
-    Route("GET", "/console/{file}", frozenset(), None, "the console's files", access=Access.OPEN, early=True),
+    Route("GET", "/", frozenset(), static.home, "to the console", access=Access.OPEN, early=True),
+    Route("GET", "/console", frozenset(), static.home, "to the console", access=Access.OPEN, early=True),
+    Route("GET", "/console/{file}", frozenset(), static.file, "the console's files", access=Access.OPEN, early=True),
 )
 
 

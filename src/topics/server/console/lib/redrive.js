@@ -1,0 +1,78 @@
+// @ts-check
+/**
+ * Dead letters back to their queue (11 §2, 04 §10): publish without the members that say where it came from, with a key that
+ * makes a repeated try harmless; only then is the letter removed. Of a queue of dead letters jobs are claimed and acked.
+ */
+import { post, topicPath } from "./api.js";
+
+const FROM = "$dead_letter_from";
+const SAID = new Set([FROM, "$dead_letter_deliveries", "$dead_letter_src_seq"]);
+const NODE = "console";
+const AT_ONCE = 100;
+
+/** Where a letter came from; empty if it is none.
+ * @param {any} letter @returns {string} */
+export function origin(letter) {
+  const name = letter.meta?.[FROM];
+  return typeof name === "string" ? name : "";
+}
+
+/** @param {string} dead @param {any} letter */
+async function publish(dead, letter) {
+  const meta = Object.fromEntries(Object.entries(letter.meta).filter(([name]) => !SAID.has(name)));
+  const record = { data: letter.data, tag: letter.$tag, node: letter.$node, meta: Object.keys(meta).length ? meta : undefined };
+  const key = `redrive:${dead}:${letter.$seq}`;
+  await post(topicPath(origin(letter)), { records: [record], idempotency_key: key, create: false });
+}
+
+/** One letter of a log.
+ * @param {string} dead @param {any} letter */
+export async function redriveOne(dead, letter) {
+  await publish(dead, letter);
+  await post(topicPath(dead, "/delete"), { seqs: [letter.$seq] });
+}
+
+/** All letters that are there; how many went back.
+ * @param {string} dead @param {string} type @param {(done: number) => void} tell @returns {Promise<number>} */
+export async function redriveAll(dead, type, tell) {
+  let done = 0;
+  const went = (/** @type {number} */ more) => tell((done += more));
+  if (type === "queue") await fromQueue(dead, went);
+  else await fromLog(dead, went);
+  return done;
+}
+
+/** @param {string} dead @param {(more: number) => void} went */
+async function fromLog(dead, went) {
+  let from = 0;
+  for (;;) {
+    const page = await post(topicPath(dead, "/diff"), { from_seq: from, limit: AT_ONCE, include_tags: true });
+    for (const letter of page.records.filter(origin)) {
+      await redriveOne(dead, letter);
+      went(1);
+    }
+    if (page.caught_up) return;
+    from = page.next_from_seq;
+  }
+}
+
+/** @param {string} dead @param {(more: number) => void} went */
+async function fromQueue(dead, went) {
+  const others = /** @type {any[]} */ ([]);
+  for (;;) {
+    const { claimed } = await post(topicPath(dead, "/claim"), { node: NODE, max: AT_ONCE });
+    if (!claimed.length) break;
+    for (const letter of claimed) {
+      if (!origin(letter)) {
+        others.push(letter);
+        continue;
+      }
+      await publish(dead, letter);
+      await post(topicPath(dead, "/ack"), { node: NODE, seqs: [letter.$seq], lease_ids: [letter.lease_id] });
+      went(1);
+    }
+  }
+  if (others.length) {
+    await post(topicPath(dead, "/nack"), { node: NODE, seqs: others.map((one) => one.$seq), lease_ids: others.map((one) => one.lease_id) });
+  }
+}

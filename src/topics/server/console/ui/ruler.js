@@ -1,0 +1,85 @@
+// @ts-check
+/** A topic's seqs on a line: what was evicted, deleted or lost, what is live, and what is not in segments yet. */
+import { html } from "../lib/dom.js";
+import { bytes, count } from "../lib/format.js";
+
+const WIDTH = 1000;
+const MOST_SHOWN = 1500;
+
+/** @typedef {{from: number, to: number, kind: string, text: string}} Span */
+
+/** Spans of a plan, in the order they are painted.
+ * @param {any} plan @returns {Span[]} */
+export function spans(plan) {
+  const { floors, head_seq: head, ckpt_seq: saved } = plan;
+  const evicted = Math.max(floors.cap, floors.ttl, 1) - 1;
+  const deleted = Math.max(floors.deleted_below, evicted + 1) - 1;
+  const found = /** @type {Span[]} */ ([]);
+  /** @param {number} from @param {number} to @param {string} kind @param {string} text */
+  const add = (from, to, kind, text) => {
+    if (to >= from) found.push({ from, to, kind, text: `${text}: ${count(from)} – ${count(to)}` });
+  };
+  add(deleted + 1, Math.min(saved, head), "live", "live, in segments");
+  add(Math.max(saved, deleted) + 1, head, "tail", "live, in the log");
+  add(1, evicted, "evicted", floors.cap > floors.ttl ? "evicted by a cap" : "expired or evicted");
+  add(evicted + 1, deleted, "deleted", "deleted");
+  for (const one of plan.segments) {
+    if (one.gap) add(Math.max(one.first_seq, deleted + 1), one.last_seq, one.gap === "deleted" ? "deleted" : "lost", one.gap === "deleted" ? "deleted" : `lost (${one.gap})`);
+  }
+  return found;
+}
+
+/** Where the drawing begins: all of it, or only what is live with a little in front.
+ * @param {any} plan @param {boolean} whole */
+export function begin(plan, whole) {
+  if (whole) return 1;
+  const live = Math.max(plan.head_seq - plan.earliest_seq, 1);
+  return Math.max(Math.floor(plan.earliest_seq - live * 0.2), 1);
+}
+
+/** @param {{plan: any, whole: boolean, onPick: (seq: number) => void}} props */
+export function Ruler({ plan, whole, onPick }) {
+  const start = begin(plan, whole);
+  const size = Math.max(plan.head_seq - start + 1, 1);
+  const x = (/** @type {number} */ seq) => ((Math.max(seq, start) - start) / size) * WIDTH;
+  const all = spans(plan).filter((one) => one.to >= start);
+  const said = all.map((one) => one.text).join("; ");
+  const pick = (/** @type {MouseEvent} */ event) => {
+    const box = /** @type {Element} */ (event.currentTarget).getBoundingClientRect();
+    onPick(start + Math.floor(((event.clientX - box.left) / box.width) * size));
+  };
+  return html`<div class="ruler">
+    <svg viewBox=${`0 0 ${WIDTH} 36`} preserveAspectRatio="none" role="img" aria-label=${`seqs: ${said || "none"}`} onClick=${pick}>
+      <rect class="f-sunken" x="0" y="0" width=${WIDTH} height="36" />
+      ${all.slice(0, MOST_SHOWN).map((one, at) => html`<rect key=${at} class=${`f-${one.kind}`} x=${x(one.from)} y="0" width=${Math.max(x(one.to + 1) - x(one.from), 1)} height="36"><title>${one.text}</title></rect>`)}
+    </svg>
+    <div class="ends"><span>${count(start)}</span><span>${count(plan.head_seq)}</span></div>
+  </div>`;
+}
+
+/** How much of a segment is deleted.
+ * @param {any} one */
+export function deadShare(one) {
+  return one.gap ? 1 : 1 - one.records / Math.max(one.last_seq - one.first_seq + 1, 1);
+}
+
+/** @param {{plan: any, whole: boolean}} props */
+export function SegmentMap({ plan, whole }) {
+  const start = begin(plan, whole);
+  const size = Math.max(plan.head_seq - start + 1, 1);
+  const x = (/** @type {number} */ seq) => ((Math.max(seq, start) - start) / size) * WIDTH;
+  const shown = plan.segments.filter((/** @type {any} */ one) => one.last_seq >= start).slice(-MOST_SHOWN);
+  return html`<div class="segments">
+    <svg viewBox=${`0 0 ${WIDTH} 28`} preserveAspectRatio="none" role="img" aria-label=${`${shown.length} segments`}>
+      <rect class="f-sunken" x="0" y="0" width=${WIDTH} height="28" />
+      ${shown.map((/** @type {any} */ one) => {
+        const [left, right] = [x(one.first_seq), x(one.last_seq + 1)];
+        const wide = Math.max(right - left - 1, 0.75);
+        const kind = one.gap && one.gap !== "deleted" ? "lost" : one.tier === "cold" ? "cold" : one.sealed ? "live" : "tail";
+        const text = `${count(one.first_seq)} – ${count(one.last_seq)}, ${count(one.records)} live, ${bytes(one.bytes)}, ${one.tier}, ${one.sealed ? "sealed" : "active"}`;
+        return html`<g key=${one.first_seq}><title>${text}</title><rect class=${`f-${kind}`} x=${left} y="0" width=${wide} height="28" />
+          <rect class="f-deleted" x=${left} y="0" width=${wide} height=${28 * deadShare(one)} /></g>`;
+      })}
+    </svg>
+  </div>`;
+}

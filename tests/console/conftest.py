@@ -1,0 +1,50 @@
+"""One browser for all, a server per module, a visitor per test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.api.kit import Running, running
+from tests.console.kit import FOUND, Console, visiting
+
+IN_A_BROWSER = ("browser", "console")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if FOUND is None:
+        skip = pytest.mark.skip(reason="no browser is installed; apt install chromium")
+        here = Path(__file__).parent
+        for item in items:
+            if here in item.path.parents and set(IN_A_BROWSER) & set(getattr(item, "fixturenames", ())):
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        one = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
+        yield one
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running() as one:
+        yield one
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[httpx.Client]:
+    with server.client() as one:
+        yield one
+
+
+@pytest.fixture
+def console(browser: Browser, server: Running) -> Iterator[Console]:
+    with visiting(browser, server.url) as one:
+        yield one

@@ -80,7 +80,7 @@ def last_line(error: StreamingQueryException) -> str:
 def test_what_there_is_comes_in_batches_and_a_restart_goes_on(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
-    """K-20, K-21: AvailableNow with a limit, then a new query on the same checkpoint; nothing new is no batch."""
+    """K-20, K-21: AvailableNow with a limit, then again; nothing new is no batch; Once has no limit."""
     world.put("a")
     world.write("a", 25)
     sink = Sink(spark, world, tmp_path / "checkpoint", topics="a", maxRecordsPerTrigger="10")
@@ -91,6 +91,9 @@ def test_what_there_is_comes_in_batches_and_a_restart_goes_on(
     sink.run()
     assert sink.seqs == list(range(1, 31))
     assert len(sink.batches) == 4
+    world.write("a", 15)
+    sink.start({"once": True}).awaitTermination()
+    assert [seq for _, _, seq, *_ in sink.batches[4]] == list(range(31, 46))
 
 
 def test_a_batch_that_failed_is_the_same_when_it_is_read_again(

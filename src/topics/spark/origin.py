@@ -19,7 +19,7 @@ from topics.spark.failure import SourceError
 from topics.spark.offsets import Entry
 from topics.spark.options import Bound, ReadOptions
 from topics.spark.plan import Source, TopicPlan
-from topics.spark.remote import Remote, plan_told, segments_of
+from topics.spark.remote import Listed, Remote, plan_told, segments_of
 from topics.storage.view import TopicView
 
 EPHEMERAL: Final = "ephemeral"
@@ -129,13 +129,23 @@ class ServerOrigin:
         self._options = options
         self._remote = Remote.of(options)
         self._told: dict[str, dict[str, Any]] = {}
+        self._listed: Mapping[str, Listed | None] = {}
         self._pins: list[str] = []
 
     def look(self) -> dict[str, Head]:
         pattern = self._options.pattern
-        names = self._options.topics if pattern is None else self._remote.topics(pattern)
-        self._told = {name: told for name in names if (told := self._remote.state(name)) is not None}
+        listed = dict.fromkeys(self._options.topics) if pattern is None else self._remote.listed(pattern)
+        self._told = {name: told for name in listed if (told := self._state(name, listed[name])) is not None}
+        self._listed = listed
         return {name: _told_head(told) for name, told in self._told.items()}
+
+    def _state(self, name: str, listed: Listed | None) -> dict[str, Any] | None:
+        """A topic as it is now; one of many that nobody has written to is not asked for again."""
+        told = self._told.get(name)
+        if told is not None and listed is not None and listed == self._listed.get(name):
+            if told["durable_seq"] == told["head_seq"] == listed.head_seq:
+                return told
+        return self._remote.state(name)
 
     def first(self, name: str) -> int:
         told, instant = self._told[name], self._options.start_ts.of(name)

@@ -86,6 +86,7 @@ class Reading:
     def remote(self) -> Remote:
         if self._remote is None:
             self._remote = Remote.of(self.options)
+            self._remote.met = True  # whoever made the plan had it from there
         return self._remote
 
     def close(self) -> None:

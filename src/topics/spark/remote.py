@@ -1,7 +1,7 @@
 """A running server as a source: plans by `GET …/segments` [A-8], frames by scan [A-21] where no file can be read.
 
-A server that is busy (429, 503) is asked again after the time it names, for up to a minute. One connection per object;
-one thread at a time.
+A server that is busy (429, 503) is asked again after the time it names, for up to a minute, and so is one that has
+answered before and does not now: it may be starting again. One connection per object; one thread at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from topics.spark.options import ReadOptions
 from topics.spark.plan import ENTRY_COST, GAP_COST, Floors, Source, Stretch, TopicPlan, lost_before
 
 TIMEOUT_S: Final = 60.0
-ATTEMPTS: Final = 8
+ATTEMPTS: Final = 12
 WAIT_S_MAX: Final = 8.0
 RECORD_COST: Final = 64
 """Bytes of a record beside its payload, about."""
@@ -43,6 +43,15 @@ class Tombstone(msgspec.Struct):
     gap_from: int
     gap_to: int
     reason: str
+
+
+class Listed(NamedTuple):
+    """What a list tells of a topic; as long as it is the same, so is the topic."""
+
+    head_seq: int
+    earliest_seq: int
+    last_write_ts: int | None
+    durability: str
 
 
 class Page(NamedTuple):
@@ -101,6 +110,8 @@ class Remote:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
+        self.met = False
+        """Whether it is known to be there."""
 
     @classmethod
     def of(cls, options: ReadOptions) -> Remote:
@@ -113,15 +124,22 @@ class Remote:
             self._connection = None
 
     def topics(self, pattern: str) -> list[str]:
-        """Names that match, in order; system topics match no pattern [K-21]."""
+        """Names that match, in order."""
+        return list(self.listed(pattern))
+
+    def listed(self, pattern: str) -> dict[str, Listed]:
+        """The topics whose names match, in order; system topics match no pattern [K-21]."""
         matches, found, cursor = re.compile(pattern).fullmatch, [], ""
         while True:
             query = {"page_size": "1000"} | ({"cursor": cursor} if cursor else {})
             answer = json.loads(self._get(f"/v0/topics?{urlencode(query)}"))
-            found += [one["topic"] for one in answer["topics"] if matches(one["topic"])]
+            found += [one for one in answer["topics"] if matches(one["topic"]) and not one["topic"].startswith("$")]
             cursor = answer.get("next_cursor")
             if not cursor:
-                return sorted(name for name in found if not name.startswith("$"))
+                return {
+                    one["topic"]: Listed(one["head_seq"], one["earliest_seq"], one["last_write_ts"], one["durability"])
+                    for one in sorted(found, key=lambda one: str(one["topic"]))
+                }
 
     def segments(self, topic: str, pin_ms: int = 0, first: int = 0, last: int = paths.U64_MAX) -> dict[str, Any]:
         """The plan of a range of a topic, all pages; pinned if the server has a pin to give."""
@@ -151,7 +169,7 @@ class Remote:
     def release(self, pin: str) -> None:
         """End a pin; one that has ended by itself is no matter."""
         try:
-            self._ask("DELETE", f"/v0/pins/{quote(pin, safe='')}", None)
+            self._ask("DELETE", f"/v0/pins/{quote(pin, safe='')}", None, 1)
         except SourceError as error:
             _LOG.debug("the pin %s was not released: %s", pin, error)
 
@@ -196,12 +214,20 @@ class Remote:
 
     def _ask(self, method: str, target: str, body: bytes | None, attempts: int = ATTEMPTS) -> Answered:
         for attempt in range(attempts):
-            answer = self._once(method, target, body)
-            if answer.status == 200:
-                return answer
-            if answer.status not in (429, 503) or attempt == attempts - 1:
-                break
-            threading.Event().wait(min(answer.retry_after_s or 0.1 * 2**attempt, WAIT_S_MAX))
+            is_last, wait_s = attempt == attempts - 1, 0.1 * 2**attempt
+            try:
+                answer = self._once(method, target, body)
+            except SourceError:
+                if is_last or not self.met:
+                    raise
+            else:
+                self.met = True
+                if answer.status == 200:
+                    return answer
+                if answer.status not in (429, 503) or is_last:
+                    break
+                wait_s = answer.retry_after_s or wait_s
+            threading.Event().wait(min(wait_s, WAIT_S_MAX))
         code, message = answer.error()
         if answer.status in (401, 403):
             raise SourceError(code, f"{self.url}: {message}", _KEY_TODO)

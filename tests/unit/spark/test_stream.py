@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.unit.spark.kit import PATH, History
 from tests.unit.spark.streamkit import Query, World
 from topics.spark.failure import SourceError
 from topics.spark.options import LATEST, Bound, parse_stream
+from topics.spark.remote import Remote
 from topics.testing import ManualClock
 
 ENV = {"TOPICS_SEGMENT_MAX_EVENTS": "7", "TOPICS_CHECKPOINT_MS": "3600000"}
@@ -73,33 +76,33 @@ def test_a_batch_read_again_is_the_same_less_what_was_deleted_since(world: World
     assert [row["seq"] for row in query.replay(1)] == [16, 18, 19]
 
 
-@pytest.mark.parametrize(
-    ("start", "begins"),
-    [
-        ({}, {"a": 20, "b": 0}),
-        ({"startingSeq": "earliest"}, {"a": 20, "b": 0}),
-        ({"startingSeq": "latest"}, {"a": 30, "b": 4}),
-        ({"startingSeq": "3"}, {"a": 2, "b": 2}),
-        ({"startingSeq": "0"}, {"a": 0, "b": 0}),
-        ({"startingSeq": '{"a": 25, "b": "latest"}'}, {"a": 24, "b": 4}),
-        ({"startingSeq": '{"b": "earliest", "a": "latest"}'}, {"a": 30, "b": 0}),
-        ({"startingTimestamp": "2100-01-01"}, {"a": 30, "b": 4}),
-        ({"startingTimestamp": "2001-01-01"}, {"a": 20, "b": 0}),
-    ],
-)
-def test_a_new_stream_begins_where_it_is_told(world: World, start: dict[str, str], begins: dict[str, int]) -> None:
+STARTS: list[tuple[dict[str, str], dict[str, int]]] = [
+    ({}, {"a": 20, "b": 0}),
+    ({"startingSeq": "earliest"}, {"a": 20, "b": 0}),
+    ({"startingSeq": "latest"}, {"a": 30, "b": 4}),
+    ({"startingSeq": "3"}, {"a": 2, "b": 2}),
+    ({"startingSeq": "0"}, {"a": 0, "b": 0}),
+    ({"startingSeq": '{"a": 25, "b": "latest"}'}, {"a": 24, "b": 4}),
+    ({"startingSeq": '{"b": "earliest", "a": "latest"}'}, {"a": 30, "b": 0}),
+    ({"startingTimestamp": "2100-01-01"}, {"a": 30, "b": 4}),
+    ({"startingTimestamp": "2001-01-01"}, {"a": 20, "b": 0}),
+]
+
+
+def test_a_new_stream_begins_where_it_is_told(world: World) -> None:
     """K-20, K-21: once per reader; `earliest` is the first live record, numbers are inclusive."""
     world.put("a", cap_records=10)
     world.put("b")
     world.write("a", 30)
     world.write("b", 4)
-    stream = world.query(subscribePattern="[ab]", **start).stream
-    initial = stream.initial()
-    assert {name: (entry.begin, entry.seq) for name, entry in initial.items()} == {
-        name: (at, at) for name, at in begins.items()
-    }
+    streams = [world.query(subscribePattern="[ab]", **start).stream for start, _ in STARTS]
+    initial = [stream.initial() for stream in streams]
+    for (start, begins), found in zip(STARTS, initial, strict=True):
+        assert {name: (one.begin, one.seq) for name, one in found.items()} == {
+            name: (at, at) for name, at in begins.items()
+        }, start
     world.write("b", 4)
-    assert stream.initial() is initial
+    assert all(stream.initial() is found for stream, found in zip(streams, initial, strict=True))
 
 
 def test_a_run_that_is_to_end_sees_nothing_newer(world: World) -> None:
@@ -207,8 +210,7 @@ def test_what_retention_took_costs_no_budget(world: World) -> None:
     assert [len(batch) for batch in query.batches] == [4, 4, 2]
 
 
-@pytest.mark.parametrize("left", [0, 3, 40])
-@pytest.mark.parametrize("policy", ["fail", "emit", "skip"])
+@pytest.mark.parametrize(("policy", "left"), [("fail", 3), ("emit", 0), ("emit", 3), ("emit", 40), ("skip", 40)])
 def test_a_topic_made_anew_goes_by_the_policy(world: World, policy: str, left: int) -> None:
     """K-20: `fail` stops; otherwise from 0 of the new instance, told as reads tell it [EPO-3]."""
     world.put("a")
@@ -307,6 +309,68 @@ def test_filters_and_columns_are_those_of_a_read(world: World) -> None:
     other = world.query(topics="a", node="n")
     other.drain()
     assert other.told("seq") == [(5,), (6,), (7,), (8,)]
+
+
+def test_a_server_that_starts_again_does_not_end_a_stream(tmp_path: Path) -> None:
+    """K-33: one that was there is waited for; one that never was is told at once."""
+    with running(tmp_path / "store", ENV) as server, server.client() as client:
+        world = World(server, client, "url", "")
+        world.put("a")
+        world.write("a", 5)
+        query = world.query(topics="a")
+        query.drain(3)
+        port = str(server.port)
+    stopped, again = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        with running(tmp_path / "store", ENV | {"TOPICS_PORT": port}):
+            again.set()
+            stopped.wait(60)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        assert not query.trigger()
+        assert again.wait(60)
+        assert [query.replay(number) for number in range(len(query.log))] == query.batches
+    finally:
+        stopped.set()
+        thread.join()
+        world.close()
+    with pytest.raises(SourceError, match=r"^topics: unreachable: "):
+        world.query(topics="a").stream.initial()
+
+
+def test_topics_that_nobody_writes_to_are_not_asked_for_at_every_trigger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-21: a pattern over many topics; one made anew with as many records is noticed all the same."""
+    asked: list[str] = []
+    state = Remote.state
+
+    def counted(remote: Remote, topic: str) -> dict[str, Any] | None:
+        asked.append(topic)
+        return state(remote, topic)
+
+    monkeypatch.setattr(Remote, "state", counted)
+    with running(tmp_path / "store", ENV) as server, server.client() as client:
+        world = World(server, client, "url", "")
+        for n in range(5):
+            world.put(f"n{n}")
+            world.write(f"n{n}", 3)
+        query = world.query(subscribePattern="n.*", onDataLoss="emit")
+        query.drain()
+        asked.clear()
+        assert not query.trigger()
+        world.write("n3", 1)
+        query.drain()
+        assert set(asked) == {"n3"}
+        world.delete("n1")
+        world.put("n1")
+        world.write("n1", 3)
+        query.drain()
+        world.close()
+    assert query.told("topic", "kind", "seq")[16:] == [("n1", "gap", 1), *(("n1", "record", n) for n in (1, 2, 3))]
 
 
 def test_pins_are_given_back_when_a_batch_is_over(tmp_path: Path) -> None:

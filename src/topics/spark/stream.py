@@ -92,7 +92,11 @@ class Stream:
         return heads
 
     def latest(self, start: Offset, limit: int | None) -> Offset:
-        """The end of the batch that begins where `start` ends; `start` itself if there is none."""
+        """The end of the batch that begins where `start` ends; `start` itself if there is none.
+
+        Whatever was held is over: Spark asks for a batch when the one before is done; of the last one it says no more.
+        """
+        self._let_go()
         heads = self._look() if self._fixed is None else self._fixed
         bases = {name: self._base(name, start.get(name), heads.get(name)) for name in sorted({*start, *heads})}
         begun = {name: base for name, base in bases.items() if base is not None}
@@ -150,7 +154,7 @@ class Stream:
         if start == end:
             return []
         if self._held != end:
-            self._origin.release()
+            self._let_go()
         self._held = end
         source, found = self._origin.plan({name: one for name, one in end.items() if not one.is_empty}, hold=True)
         plans = []
@@ -174,6 +178,10 @@ class Stream:
     def done(self, end: Offset) -> None:
         """A batch is over; Spark may never say so of the last one [K-22]."""
         if self._held == end:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._held is not None:
             self._held = None
             self._origin.release()
 

@@ -374,7 +374,7 @@ def test_topics_that_nobody_writes_to_are_not_asked_for_at_every_trigger(
 
 
 def test_pins_are_given_back_when_a_batch_is_over(tmp_path: Path) -> None:
-    """A-8: there are 64 of them; a batch that is planned again holds them until the next one."""
+    """A-8, K-22: there are 64 of them; a batch that is planned again holds them until the next one is asked for."""
     with running(tmp_path / "store", ENV) as server, server.client() as client:
         world = World(server, client, "url", "")
         world.put("a")
@@ -394,6 +394,9 @@ def test_pins_are_given_back_when_a_batch_is_over(tmp_path: Path) -> None:
         assert pins() == 2
         query.read(query.log[1], query.log[2])
         assert pins() == 1
+        assert not query.trigger()
+        assert pins() == 0
+        query.read(query.log[1], query.log[2])
         query.stream.close()
         assert pins() == 0
 

@@ -75,6 +75,50 @@ fn checked(bytes: &[u8], at: usize, end: usize, mask: u64, last: Option<u64>) ->
     Ok(behind)
 }
 
+/// Entries of the WAL frames at rows of `frame::verify`, and their accounted sizes as 64-bit integers.
+///
+/// What is no Append gets what means nothing. `None`: a row is of another buffer, or the twin has to look.
+pub fn index_rows(bytes: &[u8], rows: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let count = rows.len() / frame::ROW_BYTES;
+    let mut entries = Vec::with_capacity(count * frame::ENTRY_BYTES);
+    let mut sizes = Vec::with_capacity(count * 8);
+    for row in rows.chunks_exact(frame::ROW_BYTES) {
+        let rest = bytes.get(usize::try_from(u64_at(row, 0)).ok()?..)?;
+        let found = rest.get(..u32_at(row, 32))?;
+        if found.len() < frame::FRAME_BYTES {
+            return None;
+        }
+        let data_at = frame::HEADER_BYTES + u16_at(found, 30) + u16_at(found, 32);
+        let envelope = found.get(data_at..data_at.checked_add(u32_at(found, 34))?)?;
+        let accounted = if row[36] == frame::APPEND { accounted(envelope)? } else { 0 };
+        let flags = row[37] & (HAS_TAG | HAS_NODE) | row[37] >> frame::HOPS_SHIFT << HOPS_SHIFT;
+        entry(&mut entries, 0, found.len() - frame::EXTRA_BYTES, u64_at(row, 24), flags, accounted);
+        sizes.extend_from_slice(&(accounted as u64).to_le_bytes());
+    }
+    Some((entries, sizes))
+}
+
+/// Flags of an entry whose record is deleted, and of one that is lost.
+const DEAD: u8 = 0x04 | 0x08;
+
+/// How many bytes the WAL frames of new entries have; `None` if they are not what a tail may hold.
+pub fn tail_bytes(entries: &[u8], ts_before: u64) -> Option<usize> {
+    let mut total = 0;
+    let mut last = ts_before;
+    for entry in entries.chunks(frame::ENTRY_BYTES) {
+        if entry.len() != frame::ENTRY_BYTES || u32_at(entry, 0) != 0 || u64_at(entry, 8) < last {
+            return None;
+        }
+        last = u64_at(entry, 8);
+        match u32_at(entry, 4) {
+            0 if entry[16] & DEAD == 0 => return None,
+            0 => {}
+            size => total += size + frame::EXTRA_BYTES,
+        }
+    }
+    Some(total)
+}
+
 /// What became of frames that were to be made into others.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Made {
@@ -238,6 +282,18 @@ mod tests {
             assert_eq!(reframe(&raw, &[0, second], mask, 0, None), Made::Wrong(wrong), "byte {at}");
             raw[at] ^= 1;
         }
+    }
+
+    #[test]
+    fn a_tail_takes_what_it_may_hold() {
+        let mut entries = Vec::new();
+        entry(&mut entries, 0, 45, 9, 0, 1);
+        entry(&mut entries, 0, 0, 9, 4, 0);
+        assert_eq!(tail_bytes(&entries, 9), Some(53));
+        assert_eq!(tail_bytes(&entries, 10), None);
+        assert_eq!(tail_bytes(&entries[1..], 0), None);
+        entries[36] = 0;
+        assert_eq!(tail_bytes(&entries, 9), None);
     }
 
     #[test]

@@ -9,5 +9,6 @@ pub mod frame;
 pub mod json;
 #[cfg(feature = "python")]
 mod python;
+pub mod record;
 pub mod render;
 pub mod write;

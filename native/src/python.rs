@@ -5,7 +5,8 @@
 use crate::answer;
 use crate::data::{self, Made};
 use crate::frame::{self, Checked, Head, Out, FRAME_BYTES, FRAME_LEN_MAX, HAS_NODE, HAS_TAG, MORE};
-use crate::render::{self, Projected, Wanted};
+use crate::record;
+use crate::render::{self, Wanted};
 use crate::write::{self, Limits, Place, Scanned, Text};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -13,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 /// Changes with any signature: `topics.codec.kernel` uses no other one.
-const INTERFACE: u32 = 1;
+const INTERFACE: u32 = 2;
 
 /// About what is done in the time that handing the interpreter over and back takes.
 const ALONE_BYTES: usize = 64 << 10;
@@ -141,6 +142,12 @@ impl Written {
     #[getter]
     fn disable_backpressure<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         self.other(py, 4)
+    }
+
+    /// Whether any record has a tag.
+    #[getter]
+    fn has_tags(&self) -> bool {
+        self.found.records.iter().any(|record| record.tag != Text::Absent)
     }
 
     /// The tag of each record.
@@ -332,6 +339,26 @@ fn verify_data<'py>(
     Ok(verified(py, found))
 }
 
+/// Entries of the frames at rows of `verify`, and their accounted sizes; `None` where the twin has to look.
+#[pyfunction]
+#[pyo3(signature = (buffer, rows, /))]
+fn index_rows<'py>(
+    py: Python<'py>,
+    buffer: PyBuffer<u8>,
+    rows: &[u8],
+) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+    let raw = bytes(&buffer)?;
+    let made = work(py, rows.len(), || data::index_rows(raw, rows));
+    Ok(made.map(|(entries, sizes)| (PyBytes::new(py, &entries), PyBytes::new(py, &sizes))))
+}
+
+/// How many bytes the WAL frames of new entries have; `None` if they are not what a tail may hold [S-104, S-123].
+#[pyfunction]
+#[pyo3(signature = (entries, ts_before, /))]
+fn tail_bytes(entries: &[u8], ts_before: u64) -> Option<usize> {
+    data::tail_bytes(entries, ts_before)
+}
+
 /// `.data` frames and entries of WAL frames; an int tells which one is wrong, `None` that the twin has to look.
 #[pyfunction]
 #[pyo3(signature = (buffer, offsets, mask, at, hops, /))]
@@ -382,17 +409,7 @@ fn stamp<'py>(
     })
 }
 
-fn pieces<'py>(py: Python<'py>, found: &Projected) -> PyResult<Bound<'py, PyList>> {
-    let mut begin = 0;
-    let texts = found.ends.iter().map(|&end| {
-        let piece = PyBytes::new(py, &found.text[begin..end]);
-        begin = end + 1;
-        piece
-    });
-    PyList::new(py, texts)
-}
-
-/// Records of a `.data` file as JSON, one piece each; `None` where anything is out of the ordinary.
+/// Records of a `.data` file as JSON with commas in between; `None` where anything is out of the ordinary.
 #[pyfunction]
 #[pyo3(signature = (buffer, entries, first_seq, mask, tags, metas, data, /))]
 #[allow(clippy::too_many_arguments)]
@@ -405,12 +422,12 @@ fn project<'py>(
     tags: bool,
     metas: bool,
     data: bool,
-) -> PyResult<Option<Bound<'py, PyList>>> {
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let raw = bytes(&buffer)?;
     let wanted = Wanted { tags, metas, data };
-    let room = entries.len() * 8;
-    let found = work(py, room, || render::segment(raw, entries, first_seq, mask, wanted));
-    found.map(|found| pieces(py, &found)).transpose()
+    // A thousand records of a usual size take less time than letting go of the interpreter and getting it back.
+    let found = work(py, entries.len(), || render::segment(raw, entries, first_seq, mask, wanted));
+    Ok(found.map(|found| PyBytes::new(py, &found.text)))
 }
 
 /// The same of WAL frames that were made here and never left memory.
@@ -423,9 +440,18 @@ fn project_wal<'py>(
     tags: bool,
     metas: bool,
     data: bool,
-) -> PyResult<Option<Bound<'py, PyList>>> {
+) -> Option<Bound<'py, PyBytes>> {
     let wanted = Wanted { tags, metas, data };
-    render::wal(frames, &offsets, wanted).map(|found| pieces(py, &found)).transpose()
+    render::wal(frames, &offsets, wanted).map(|found| PyBytes::new(py, &found.text))
+}
+
+/// How many usual records of the log library lie behind `begin`, and where the first other bytes are.
+#[pyfunction]
+#[pyo3(signature = (buffer, begin, end, /))]
+fn walk_records(py: Python<'_>, buffer: PyBuffer<u8>, begin: usize, end: usize) -> PyResult<(usize, usize)> {
+    let raw = bytes(&buffer)?;
+    range(begin, end, raw.len())?;
+    Ok(work(py, end - begin, || record::walk(raw, begin, end)))
 }
 
 #[pymodule]
@@ -438,8 +464,11 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(answer_write, module)?)?;
     module.add_function(wrap_pyfunction!(verify, module)?)?;
     module.add_function(wrap_pyfunction!(verify_data, module)?)?;
+    module.add_function(wrap_pyfunction!(index_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(tail_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(reframe, module)?)?;
     module.add_function(wrap_pyfunction!(stamp, module)?)?;
+    module.add_function(wrap_pyfunction!(walk_records, module)?)?;
     module.add_function(wrap_pyfunction!(project, module)?)?;
     module.add_function(wrap_pyfunction!(project_wal, module)?)?;
     Ok(())

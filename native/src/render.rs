@@ -28,17 +28,16 @@ pub fn number(mut value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Records as JSON with commas in between, and where each ends.
+/// Records as JSON with commas in between.
 #[derive(Default)]
 pub struct Projected {
     pub text: Vec<u8>,
-    pub ends: Vec<usize>,
 }
 
 impl Projected {
     /// Room for so many records of so many bytes.
     pub fn with_room(records: usize, bytes: usize) -> Self {
-        Projected { text: Vec::with_capacity(bytes + records * 24), ends: Vec::with_capacity(records) }
+        Projected { text: Vec::with_capacity(bytes + records * 24) }
     }
 
     fn quoted(&mut self, text: &[u8]) -> Option<()> {
@@ -53,7 +52,7 @@ impl Projected {
         if envelope.len() <= DATA_AT {
             return None;
         }
-        if !self.ends.is_empty() {
+        if !self.text.is_empty() {
             self.text.push(b',');
         }
         self.text.extend_from_slice(b"{\"$seq\":");
@@ -85,7 +84,6 @@ impl Projected {
             self.text.extend_from_slice(&envelope[DATA_AT..data_end]);
         }
         self.text.push(b'}');
-        self.ends.push(self.text.len());
         Some(())
     }
 }

@@ -2,9 +2,9 @@
 
     {"$seq":31,"$ts":1790000123456,"$node":"dock-7","$tag":"pallet:A19","meta":{"k":1},"data":{"kg":412.5}}
 
-`segment` and `wal` take whole runs: headers are read as one array, each frame is hashed once, each record formatted
-once. Where anything is out of the ordinary they answer None, and the caller decodes frame by frame. Pure functions; any
-thread.
+`run_of_segment` and `run_of_wal` take whole runs: headers are read as one array, each frame is hashed once, each record
+formatted once. What they make are pieces to be joined by commas; one piece may be several records. Where anything is
+out of the ordinary they answer None, and the caller decodes frame by frame. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def run_of_segment(
     if kernel.native is not None and wanted.mask is None:
         made = kernel.native.project(buffer, entries.tobytes(), first_seq, mask, wanted.tags, wanted.metas, wanted.data)
         if made is not None:
-            return made
+            return [made]
     if len(entries) < FEW:
         return _few(buffer, entries, first_seq, mask, wanted)
     run = segment.check_run(buffer, entries, first_seq, mask, RUN_BYTES_MAX)
@@ -162,7 +162,7 @@ def run_of_wal(raw: bytes, offsets: list[int], wanted: Projection) -> list[bytes
     if kernel.native is not None and wanted.mask is None:
         made = kernel.native.project_wal(raw, offsets, wanted.tags, wanted.metas, wanted.data)
         if made is not None:
-            return made
+            return [made]
     if len(offsets) < FEW or wanted.mask is not None:
         return stored([frame.fields(raw, offset) for offset in offsets], wanted)
     at = np.array(offsets, np.int64)

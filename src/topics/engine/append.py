@@ -97,6 +97,7 @@ class Write(NamedTuple):
         create: bool | None,
         config: TopicConfig | Mapping[str, object] | None,
         disable_backpressure: bool,
+        prepared: Ready = NOTHING,
     ) -> Write:
         """Everything of it but its records, checked."""
         check_writable(name)
@@ -108,7 +109,7 @@ class Write(NamedTuple):
         parsed, fault = (None, None) if config is None else typed_config(config, name)
         if name == PIPELINES:
             parsed = fault = None  # its configuration is nobody's business [A-14]
-        return cls(name, NOTHING, idempotency_key, named, create, parsed, fault, disable_backpressure)
+        return cls(name, prepared, idempotency_key, named, create, parsed, fault, disable_backpressure)
 
     @property
     def creates(self) -> bool:
@@ -619,6 +620,10 @@ class Staged(Ticket):
         let_go(core, self.pieces)
         return Appended(self.seq_before, b"".join(entries), places, self.prepared.tags, self.total, self.ts)
 
+    def tags(self) -> Sequence[str | None]:
+        """Of its records; none if no record has one."""
+        return self.prepared.tags if self.prepared.has_tags else ()
+
     def places(self) -> list[int]:
         """Of its records in the log."""
         lsn = self.lsn
@@ -717,7 +722,7 @@ def _appended(core: Core, topic: Topic, staged: Sequence[Staged]) -> Appended:
     """What the index keeps of writes in a row; their frames become the newest in memory."""
     one = staged[0]
     if len(staged) == 1:
-        frames, offsets, entries, tags, total = one.frames, one.offsets, one.entries, one.prepared.tags, one.total
+        frames, offsets, entries, tags, total = one.frames, one.offsets, one.entries, one.tags(), one.total
     else:
         frames, offsets, entries, tags, total = _together(staged)
     first, ts = one.seq_before, staged[-1].ts
@@ -730,14 +735,15 @@ def _appended(core: Core, topic: Topic, staged: Sequence[Staged]) -> Appended:
     return Appended(first, entries, places, tags, total, ts)
 
 
-def _together(staged: Sequence[Staged]) -> tuple[bytes, list[int], bytes, list[str | None], int]:
+def _together(staged: Sequence[Staged]) -> tuple[bytes, list[int], bytes, Sequence[str | None], int]:
     """Frames, their places, index entries, tags and size of writes in a row."""
     offsets: list[int] = []
-    tags: list[str | None] = []
     at = 0
     for one in staged:
         offsets += [at + offset for offset in one.offsets]
-        tags += one.prepared.tags
         at += len(one.frames)
+    tags: Sequence[str | None] = ()
+    if any(one.prepared.has_tags for one in staged):
+        tags = [tag for one in staged for tag in one.prepared.tags]
     frames, entries = b"".join([one.frames for one in staged]), b"".join([one.entries for one in staged])
     return frames, offsets, entries, tags, sum([one.total for one in staged])

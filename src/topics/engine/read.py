@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from topics.codec import envelope, project
 from topics.codec.frame import Frame
@@ -29,6 +30,9 @@ from topics.storage.descriptor import Segment
 from topics.storage.segread import Absent
 from topics.storage.tail import DeadRun
 from topics.storage.tiers.blocks import BLOCKS_PER_CALL, ColdRead, NeedsBlocks, Place, Wanted, blocks_of
+
+Kinds = npt.NDArray[np.int64]
+"""What each entry is, see `_kinds`."""
 
 EXAMINED_MAX: Final = 10_000
 """A walk may end after so many seqs [RD-4]."""
@@ -241,6 +245,9 @@ class _Walk:
         self.cursor = cursor
         self.tombstone = tombstone
         self.records: list[Any] = []
+        """`Record` objects, or pieces of JSON to be joined by commas."""
+        self._count = 0
+        """How many records they are."""
         self._wanted = wanted
         self._topic = topic
         self._head = head
@@ -275,7 +282,7 @@ class _Walk:
 
     def ahead(self, needed: Sequence[Wanted]) -> list[Wanted]:
         """What else of the cold tier this read will need: all of it is fetched at once."""
-        wanted, left, budget = dict.fromkeys(needed), self._limit - len(self.records), self._budget - self._bytes
+        wanted, left, budget = dict.fromkeys(needed), self._limit - self._count, self._budget - self._bytes
         for piece in self._topic.index.walk(self.cursor + 1, self._head, self._limit + AHEAD):
             if isinstance(piece, DeadRun):
                 continue
@@ -333,34 +340,30 @@ class _Walk:
     def _deliver(self, run: Run) -> bool:
         """Go over entries; False ends the walk."""
         kinds = _kinds(run)
-        sizes = (run.entries["len"].astype(np.int64) - ovh(run.entries)).tolist()
+        sizes = run.entries["len"].astype(np.int64) - ovh(run.entries)
         floor = self._topic.floor
         at, n = 0, len(kinds)
-        listed = kinds.tolist()
         while at < n:
-            if listed[at] != _LIVE or run.first + at < floor:
-                behind = at + 1
-                while (
-                    behind < n and listed[behind] == listed[at] and (listed[at] != _LIVE or run.first + behind < floor)
-                ):
-                    behind += 1
-                if listed[at] > 0 and not self._tell(run.first + at, run.first + behind - 1, listed[at]):
+            if kinds[at] != _LIVE or run.first + at < floor:
+                behind = self._end_of_dead(kinds, at, floor - run.first)
+                if kinds[at] > 0 and not self._tell(run.first + at, run.first + behind - 1, int(kinds[at])):
                     return False
                 self.cursor = run.first + behind - 1
                 at = behind
                 continue
-            chosen = self._choose(listed, sizes, at, n)
+            chosen: Sequence[int] = self._choose(kinds, sizes, at)
             if isinstance(run.source, Segment) and run.source.cold:
                 chosen = _few_blocks(run, chosen)
             taken = self._take_run(run, chosen, sizes)
             if taken:
-                if len(self.records) >= self._limit:
+                if self._count >= self._limit:
                     return False
                 at += taken
                 continue
             fetched = self._topic.index.fetch(run, chosen, self._cold)
-            if self._take_all(run.first + at, fetched, sizes[at : at + len(chosen)]):
-                if len(self.records) >= self._limit:
+            size = int(sizes[at : at + len(chosen)].sum())
+            if self._take_all(run.first + at, fetched, size):
+                if self._count >= self._limit:
                     return False
                 at = chosen[-1] + 1
                 continue
@@ -369,39 +372,45 @@ class _Walk:
                 if isinstance(stored, Absent):
                     if not self._absent(seq, stored):
                         return False
-                elif not self._one(seq, stored, sizes[position]):
+                elif not self._one(seq, stored, int(sizes[position])):
                     return False
                 self.cursor = seq
-                if len(self.records) >= self._limit:
+                if self._count >= self._limit:
                     return False
             at = chosen[-1] + 1
         return True
 
-    def _choose(self, listed: list[int], sizes: list[int], at: int, n: int) -> list[int]:
-        """Live positions in a row from `at`, hardly more than may be delivered."""
-        n = min(n, at + self._limit - len(self.records), at + (FETCH if self._wanted is None else JSON_FETCH))
-        left = self._budget - self._bytes - sizes[at]
-        behind = at + 1
-        while behind < n and left >= 0 and listed[behind] == _LIVE:
-            left -= sizes[behind]
-            behind += 1
-        return list(range(at, behind))
+    def _end_of_dead(self, kinds: Kinds, at: int, floor: int) -> int:
+        """Behind the positions from `at` on that are dead in the same way; live ones are below `floor`."""
+        behind = _first(kinds[at:] != kinds[at]) + at
+        return min(behind, floor) if kinds[at] == _LIVE else behind
 
-    def _take_run(self, run: Run, chosen: Sequence[int], sizes: list[int]) -> int:
+    def _choose(self, kinds: Kinds, sizes: npt.NDArray[np.int64], at: int) -> range:
+        """Live positions in a row from `at`, hardly more than may be delivered."""
+        n = min(len(kinds), at + self._limit - self._count, at + (FETCH if self._wanted is None else JSON_FETCH))
+        if n - at > 1:
+            n = at + _first(kinds[at:n] != _LIVE)
+            # Up to the first that does not fit, and that one too.
+            fitting = np.searchsorted(sizes[at : n - 1].cumsum(), self._budget - self._bytes, side="right")
+            n = at + 1 + int(fitting)
+        return range(at, max(n, at + 1))
+
+    def _take_run(self, run: Run, chosen: Sequence[int], sizes: npt.NDArray[np.int64]) -> int:
         """Deliver records in a row as JSON, as many as there is nothing to decide about; how many."""
         if self._wanted is None or self._nodes:
             return 0
-        size = sum(sizes[chosen[0] : chosen[-1] + 1])
+        size = int(sizes[chosen[0] : chosen[-1] + 1].sum())
         if self._bytes + size > self._budget:
             # The last one chosen is the one that does not fit.
             chosen = chosen[:-1]
-            size = sum(sizes[chosen[0] : chosen[-1] + 1]) if chosen else 0
+            size = int(sizes[chosen[0] : chosen[-1] + 1].sum()) if chosen else 0
         if not chosen or self._bytes + size > self._budget:
             return 0
         pieces = self._topic.index.project(run, chosen[0], chosen[-1] + 1, self._wanted, self._cold)
         if pieces is None:
             return 0
         self._bytes += size
+        self._count += len(chosen)
         self.records += pieces
         self.cursor = run.first + chosen[-1]
         return len(chosen)
@@ -409,12 +418,12 @@ class _Walk:
     def _render(self, stored: Sequence[Stored]) -> list[Any]:
         return list(map(_record, stored)) if self._wanted is None else project.stored(stored, self._wanted)
 
-    def _take_all(self, first: int, fetched: list[Stored | Absent], sizes: list[int]) -> bool:
+    def _take_all(self, first: int, fetched: list[Stored | Absent], size: int) -> bool:
         """Deliver what was fetched in one go, where there is nothing to decide about any of it."""
-        size = sum(sizes)
         if self._nodes or self._bytes + size > self._budget or not _STORED.issuperset(map(type, fetched)):
             return False
         self._bytes += size
+        self._count += len(fetched)
         self.records += self._render(cast("list[Stored]", fetched))
         self.cursor = first + len(fetched) - 1
         return True
@@ -435,6 +444,7 @@ class _Walk:
         if self.records and self._bytes + size > self._budget:
             return False
         self._bytes += size
+        self._count += 1
         self.records += self._render((stored,))
         return True
 
@@ -443,7 +453,13 @@ _LIVE: Final = -1
 _STORED: Final = frozenset({Frame, DataFrame})
 
 
-def _kinds(run: Run) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _first(wrong: npt.NDArray[np.bool_]) -> int:
+    """How many come before the first that is set."""
+    at = int(wrong.argmax())
+    return at if wrong[at] else len(wrong)
+
+
+def _kinds(run: Run) -> Kinds:
     """What each entry is: live, 0 silently gone, or the reason of a hole."""
     flags = run.entries["flags"]
     kinds = np.where(flags & np.uint8(LOST) != 0, ovh(run.entries).astype(np.int64), 0)
@@ -451,7 +467,7 @@ def _kinds(run: Run) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return kinds
 
 
-def _few_blocks(run: Run, chosen: list[int]) -> list[int]:
+def _few_blocks(run: Run, chosen: Sequence[int]) -> Sequence[int]:
     """As many of these positions as a call's share of blocks holds; at least one."""
     offsets, sizes = run.entries["offset"][chosen].tolist(), run.entries["len"][chosen].tolist()
     blocks: set[int] = set()

@@ -69,6 +69,11 @@ class Prepared(NamedTuple):
         """How many there are."""
         return len(self.tags)
 
+    @property
+    def has_tags(self) -> bool:
+        """Whether any record has a tag."""
+        return any(tag is not None for tag in self.tags)
+
     def rows(self) -> list[tuple[str | None, str | None, bytes]]:
         """The records as `codec.frame.encode_appends` takes them."""
         return list(zip(self.nodes, self.tags, self.envelopes, strict=True))

@@ -21,7 +21,7 @@ from topics.engine import delete as deleting
 from topics.engine import read as reading
 from topics.engine.append import Write
 from topics.engine.core import Core
-from topics.engine.records import ParsedRecord, check_key, prepare, prepare_in_steps
+from topics.engine.records import NOTHING, ParsedRecord, Ready, check_key, prepare, prepare_in_steps
 from topics.errors import EngineClosed
 from topics.model import (
     PIPELINES,
@@ -249,10 +249,10 @@ def _scanned(exchange: Exchange) -> Write | None:
     body, ready = found
     given = typed(name_of(exchange), body)
     key, configures = _standing(exchange, given)
-    write = _named(given, limits, key, configures=configures)
+    write = _named(given, limits, key, configures=configures, ready=ready)
     if key is not None:
         check_key(key, limits)
-    return write._replace(prepared=ready)
+    return write
 
 
 def scanned(raw: bytes, limits: Limits) -> tuple[WriteBody, kernel.Written] | None:
@@ -340,15 +340,15 @@ def prepared_in_steps(
     return write._replace(prepared=made)
 
 
-def _named(given: Typed, limits: Limits, key: str | None, *, configures: bool) -> Write:
-    """A write but for its records."""
+def _named(given: Typed, limits: Limits, key: str | None, *, configures: bool, ready: Ready = NOTHING) -> Write:
+    """A write but for its records, unless they are there already."""
     name, body, config = given
     create = body.create
     if config is not None and not configures:
         # The topic exists, so nothing is made of the configuration; should it go before its turn comes, this write
         # must not bring it back with another one.
         config, create = None, False
-    return Write.named(name, limits, key, body.producer, create, config, body.disable_backpressure)
+    return Write.named(name, limits, key, body.producer, create, config, body.disable_backpressure, ready)
 
 
 def _decoded(exchange: Exchange) -> WriteBody:

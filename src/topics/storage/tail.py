@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from topics.codec import frame, segment
+from topics.codec import frame, kernel, segment
 from topics.codec.envelope import accounted_sizes
 from topics.codec.frame import Buffer
 from topics.codec.segment import DELETED, ENTRY_BYTES, HOPS_SHIFT, IDX, LOST
@@ -202,6 +202,10 @@ def entries_of_rows(buffer: Buffer, rows: npt.NDArray[np.void]) -> tuple[Entries
 
     A whole file at once: a call costs as much as a few hundred frames.
     """
+    if kernel.native is not None:
+        made = kernel.native.index_rows(buffer, rows.tobytes())
+        if made is not None:
+            return np.frombuffer(bytearray(made[0]), IDX), np.frombuffer(bytearray(made[1]), np.int64)
     offsets = rows["offset"].astype(np.int64)
     lengths = frame.gather(memoryview(buffer), offsets + _TEXT_LENGTHS_AT, _TEXT_LENGTHS)
     text = ((lengths & 0xFFFF) + (lengths >> 16 & 0xFFFF)).astype(np.int64)
@@ -773,6 +777,10 @@ def _checked_frame_bytes(entries: Buffer, ts_before: int) -> int:
         assert not offset
         assert size or word & (DELETED | LOST)
         return size + WAL_FRAME_EXTRA if size else 0
+    if kernel.native is not None:
+        size = kernel.native.tail_bytes(entries, ts_before)
+        assert size is not None, "entries of new records"
+        return size
     view = np.frombuffer(entries, IDX)
     ts = view["ts"]
     assert int(ts[0]) >= ts_before

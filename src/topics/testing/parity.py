@@ -4,6 +4,7 @@
     frames          WAL frames: encoding, scanning, judging, as JSON, as `.data` frames and entries
     data            `.data` frames: scanning, as JSON
     staged          frames of a part: stamping
+    log             records of the log library: walking a segment
 
 The kernel may decline whatever it likes; what it accepts, it may not get wrong. Bodies are made, not only broken: of
 odd numbers, escapes and spaces, members that come twice, and sizes around every limit. Targets of `fuzz`.
@@ -24,13 +25,16 @@ from topics.codec import envelope, frame, kernel, part, project, segment
 from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
 from topics.codec.project import Projection
+from topics.codec.scan import Place
 from topics.codec.stamp import stamp
 from topics.engine.records import prepare
 from topics.errors import TopicsError
 from topics.model import Limits
 from topics.server import records
 from topics.server.failure import Refused
+from topics.storage.tail import entries_of_rows
 from topics.testing.subject import Violation
+from topics.wal.record import Record, RecordCodec, walk
 
 LIMITS: Final = Limits(
     max_batch_records=5, max_record_bytes=120, max_meta_bytes=40, max_meta_members=3, max_tag_bytes=8, max_node_bytes=6
@@ -230,22 +234,28 @@ ROWS: Final = [
 def check_frames(raw: bytes) -> None:
     """Everything that is made of WAL frames."""
     same(lambda: frame.scan_frames(raw))
-    same(lambda: frame.FrameCodec().scan(memoryview(raw), 0, "last"))
     with using(None):
-        offsets = frame.scan_frames(raw).rows["offset"].tolist()
+        rows = frame.scan_frames(raw).rows
+    offsets = rows["offset"].tolist()
+    same(lambda: entries_of_rows(raw, rows[rows["type"] == frame.APPEND]))
     places = [*offsets, *range(0, len(raw), 61)][:12]
     same(lambda: segment.reframe(raw, offsets, MASK))
     same(lambda: segment.reframe(raw, places, MASK, 77, np.full(len(places), 8, np.uint8)))
     for wanted in WANTED:
-        _same_unless_declined(partial(project.run_of_wal, raw, offsets, wanted))
+        _same_text(partial(project.run_of_wal, raw, offsets, wanted))
 
 
-def _same_unless_declined(call: Callable[[], object]) -> None:
-    """As `same`, where Python has two ways of its own, for few records and for many: None leads to a third."""
+def _same_text(call: Callable[[], list[bytes] | None]) -> None:
+    """As `same`, of pieces. Python has a way for few records, one for many, and None leads to a third: no verdict."""
+
+    def text() -> bytes | None:
+        made = call()
+        return None if made is None else b",".join(made)
+
     with using(None):
-        pure = outcome(call)
+        pure = outcome(text)
     with using(kernel.installed()):
-        native = outcome(call)
+        native = outcome(text)
     if native != pure and pure is not None and native is not None:
         raise Violation(f"pure {pure!r:.2000}, native {native!r:.2000}")
 
@@ -259,7 +269,7 @@ def check_data(raw: bytes) -> None:
     if len(rows):
         first = int(rows["seq"][0])
         for wanted in WANTED:
-            _same_unless_declined(partial(project.run_of_segment, raw, entries, first, MASK, wanted))
+            _same_text(partial(project.run_of_segment, raw, entries, first, MASK, wanted))
 
 
 def check_staged(raw: bytes) -> None:
@@ -279,6 +289,18 @@ def check_staged(raw: bytes) -> None:
     same(stamped)
 
 
+_PLACES: Final[tuple[Place, ...]] = ("last", "inner")
+
+
+def check_log(raw: bytes) -> None:
+    """Records of the log library."""
+    view = memoryview(raw)
+    for codec in (RecordCodec(), RecordCodec(strict=True)):
+        for place in _PLACES:
+            same(partial(codec.scan, view, 0, place))
+    same(lambda: walk(view, min(3, len(raw)), len(raw)))
+
+
 def corpora() -> dict[str, tuple[Callable[[bytes], object], tuple[bytes, ...]]]:
     """What to check, and what to begin with."""
     with using(None):
@@ -287,6 +309,8 @@ def corpora() -> dict[str, tuple[Callable[[bytes], object], tuple[bytes, ...]]]:
         offsets = frame.scan_frames(appended).rows["offset"].tolist()
         data, _ = segment.reframe(appended, offsets, MASK)
         chunk = part.encode(ROWS[:4])
+    values = [b"", b"v" * 9, b"w" * 127, b"x" * 128, b"y" * 300]
+    log = b"".join(Record.put(b"key", value).encode() for value in values) + Record.delete(b"gone").encode()
     plain = json.dumps({"node": "n", "records": [{"data": {"a": 1}, "tag": "t"}, {"data": [1.5], "meta": {"k": 1}}]})
     bodies = (plain.encode(), b'{"records":[{"data":1}]}', b'{"records":[{"data":1}],"idempotency_key":"k"}')
     return {
@@ -294,4 +318,5 @@ def corpora() -> dict[str, tuple[Callable[[bytes], object], tuple[bytes, ...]]]:
         "frames": (check_frames, (appended, odd, appended + bytes(50))),
         "data": (check_data, (data, data + bytes(50))),
         "staged": (check_staged, (chunk,)),
+        "log": (check_log, (log, log + bytes(50))),
     }

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 from crc32c import crc32c
 
+from topics.codec import kernel
 from topics.codec.scan import FileInfo, Place, Scan, zero_tail
 from topics.errors import (
     CompressionFailed,
@@ -249,6 +250,8 @@ def _verifies(view: memoryview, offset: int, size: int) -> bool:
 
 def walk(view: memoryview, start: int, end: int) -> tuple[int, int]:
     """`(records, offset behind the last good one)`: the hot loop of recovery and verification."""
+    if kernel.native is not None and 0 <= start <= end <= len(view):
+        return kernel.native.walk_records(view, start, end)
     count = 0
     offset = start
     crc, unpack = crc32c, _unpack_crc

@@ -131,7 +131,7 @@ def test_limits_are_where_they_are(body: bytes, accepted: bool) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("target", ["frames", "data", "staged"])
+@pytest.mark.parametrize("target", ["frames", "data", "staged", "log"])
 def test_every_truncation_and_flip_of_frames_is_judged_alike(target: str) -> None:
     """[S-26, S-120, S-173, S-288]"""
     check, corpus = parity.corpora()[target]

@@ -58,7 +58,7 @@ class Console:
     def check(self) -> None:
         """Nothing went wrong that the test did not cause."""
         wrong = [one for one in self.complaints if not any(part in one for part in self.allowed)]
-        assert wrong == []
+        assert not wrong, wrong
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The live tail: at once, in order, nothing twice and nothing left out, whatever happens in between (03, U-32, U-33)."""
+"""The live tail: at once, in order, nothing twice and nothing left out, whatever happens (03, U-32, U-33)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ SEEN = """() => {
       if (!known.has(one)) { known.add(one); window.seen.push(text); }
     }
   };
-  new MutationObserver(look).observe(document.querySelector("main"), {childList: true, subtree: true, characterData: true});
+  const all = {childList: true, subtree: true, characterData: true};
+  new MutationObserver(look).observe(document.querySelector("main"), all);
   look();
 }"""
 
@@ -165,7 +166,7 @@ def test_one_can_jump_to_a_seq_and_to_a_time(console: Console, client: httpx.Cli
     page = console.at("#/topics/jumped")
     see_seq(page, 300)
     page.get_by_role("button", name="Jump to…").click()
-    page.get_by_label("Seq").fill("7")
+    page.get_by_label("Seq", exact=True).fill("7")
     page.get_by_role("button", name="Go", exact=True).click()
     see_seq(page, 7)
     assert rows(page)[0] == 7

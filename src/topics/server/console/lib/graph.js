@@ -23,16 +23,18 @@ export function layout(edges) {
     return at;
   };
   for (const name of [...names].sort()) column(name, new Set());
+  // In a cycle a column may be left empty.
+  const used = [...new Set(columns.values())].sort((a, b) => a - b);
   const filled = /** @type {number[]} */ ([]);
   const nodes = /** @type {Map<string, Node>} */ (new Map());
   const bySource = (/** @type {string} */ name) => feeds.get(name)?.[0] ?? "";
   const ordered = [...names].sort((a, b) => (bySource(a) < bySource(b) ? -1 : bySource(a) > bySource(b) ? 1 : a < b ? -1 : 1));
   for (const name of ordered) {
-    const at = columns.get(name) ?? 0;
+    const at = used.indexOf(columns.get(name) ?? 0);
     const row = (filled[at] = (filled[at] ?? 0) + 1) - 1;
     nodes.set(name, { name, x: NODE.edge + at * (NODE.width + NODE.gapX), y: NODE.edge + row * (NODE.height + NODE.gapY) });
   }
-  const most = Math.max(0, ...filled.map((one) => one ?? 0));
+  const most = Math.max(0, ...filled);
   return {
     nodes,
     width: filled.length * (NODE.width + NODE.gapX) - NODE.gapX + 2 * NODE.edge,

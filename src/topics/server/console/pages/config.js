@@ -69,16 +69,14 @@ function texts(config) {
 export function Config({ name, config, onDone }) {
   const stored = JSON.stringify(config);
   const [form, setForm] = useState(() => texts(config));
-  const [base, setBase] = useState(stored);
+  const [base, setBase] = useState(config);
   const [error, setError] = useState(/** @type {any} */ (null));
   const [saved, setSaved] = useState(false);
-  const changed = JSON.stringify(form) !== JSON.stringify(texts(config));
+  const changed = JSON.stringify(form) !== JSON.stringify(texts(base));
   useEffect(() => {
-    // Somebody else changed it: what was not touched here follows.
-    if (stored !== base) {
-      if (!changed || saved) setForm(texts(config));
-      setBase(stored);
-    }
+    // Somebody else changed it: a form that nobody touched follows.
+    if (!changed) setForm(texts(config));
+    setBase(config);
   }, [stored]);
   const system = name.startsWith("$");
   const set = (/** @type {string} */ field) => (/** @type {any} */ value) => {
@@ -98,6 +96,7 @@ export function Config({ name, config, onDone }) {
     try {
       const told = await put(topicPath(name), body);
       setForm(texts(told.config));
+      setBase(told.config);
       setSaved(true);
       onDone();
     } catch (failed) {

@@ -59,8 +59,8 @@ export function Publish({ name }) {
 }
 
 /** Delete by tag: nothing goes before its number was shown.
- * @param {{name: string, onDone: () => void}} props */
-export function DeleteRecords({ name, onDone }) {
+ * @param {{name: string, live: number, onDone: () => void}} props */
+export function DeleteRecords({ name, live, onDone }) {
   const [match, setMatch] = useState("");
   const [before, setBefore] = useState("");
   const [preview, setPreview] = useState(/** @type {any} */ (null));
@@ -101,7 +101,7 @@ export function DeleteRecords({ name, onDone }) {
       </div>
       <${Failed} error=${error} />
       ${told && html`<${Done} text=${told} />`}
-      ${preview && html`<div class="notice warn" role="status"><span class="grow">${count(preview.deleted)} records would go, ${count(preview.count)} would be left.</span></div>`}
+      ${preview && html`<div class="notice warn" role="status"><span class="grow">${count(preview.deleted)} of ${count(Math.max(live, preview.deleted))} live records would go.</span></div>`}
       <div class="row">
         <${Button} type="submit" needs=${["delete"]} disabled=${!ready} why="Give a tag or a seq.">Preview<//>
         <${Button} kind="danger" needs=${["delete"]} disabled=${!preview || preview.deleted === 0} why="Preview first." onClick=${() => void run(false)}>

@@ -55,7 +55,7 @@ export function TopicPage({ name, query }) {
         </nav>
         ${view === "publish" && html`<${Publish} name=${name} />`}
         ${view === "segments" && html`<${Segments} plan=${plan.value} whole=${all} />`}
-        ${view === "delete" && html`<${DeleteRecords} name=${name} onDone=${() => {
+        ${view === "delete" && html`<${DeleteRecords} name=${name} live=${now?.count ?? 0} onDone=${() => {
           state.again();
           plan.again();
         }} />`}

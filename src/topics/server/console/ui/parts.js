@@ -1,7 +1,7 @@
 // @ts-check
 /** The small parts that every page is made of. */
 import { key, scopes } from "../lib/api.js";
-import { classes, html, useEffect, useRef, useState } from "../lib/dom.js";
+import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../lib/dom.js";
 import { useStore } from "../lib/store.js";
 
 let ids = 0;
@@ -111,7 +111,8 @@ export function Check({ label, value, onInput, hint, disabled }) {
 export function Dialog({ title, onClose, children, kind = "", plain }) {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   const id = useId("dialog");
-  useEffect(() => {
+  // At once: what is typed next is meant for it.
+  useLayoutEffect(() => {
     const from = /** @type {HTMLElement | null} */ (document.activeElement);
     const element = dialog.current;
     element?.showModal();

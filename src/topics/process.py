@@ -1,4 +1,4 @@
-"""Helper processes: the only place of the product that starts one.
+"""Helper processes, and commands of the user: the only place of the product that starts one.
 
 Work that needs the interpreter for seconds belongs in another process: here it would stall whoever shares the
 interpreter. A helper is started anew, never forked: a fork would hold the store's lock and half of its state. It gets
@@ -20,7 +20,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Final
 
 log = logging.getLogger("topics.process")
@@ -112,6 +112,11 @@ def serve(work: Callable[[bytes, Send], None]) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     work(message, lambda answer: _write(said, answer))
+
+
+def run_command(command: Sequence[str], given: bytes, env: Mapping[str, str]) -> int:
+    """Run a command of the user with something on its standard input; what it ended with, negative for a signal."""
+    return subprocess.run(command, input=given, env={**os.environ, **env}, check=False).returncode
 
 
 def _write(stream: IO[bytes], message: bytes) -> None:

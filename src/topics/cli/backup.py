@@ -20,6 +20,8 @@ from topics import paths, settings
 from topics.cli import remote
 from topics.cli.progress import Progress
 from topics.cli.wal_survey import read_whole
+from topics.client.protocol import LONG_S
+from topics.client.sync import Client
 from topics.clock import SystemClock
 from topics.codec import snapshot as snapshots
 from topics.errors import CallerError, DataDirInUse, TopicsError
@@ -64,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         taker = Taker(depot, progress.add, check=args.check)
         url = args.url or (None if args.path else os.environ.get("TOPICS_URL", "").strip() or None)
         if url is not None:
-            taken = _of_server(fs, remote.Server.of(args, url), args.path, depot, taker)
+            with remote.client(args, url) as server:
+                taken = _of_server(fs, server, args.path, depot, taker)
         else:
             taken = _of_stopped(fs, args.path, depot, taker)
     _tell(taken, depot, (clock.monotonic_ns() - began) / 1e9, args)
@@ -87,7 +90,7 @@ def _of_stopped(fs: Fs, path: str | None, depot: Depot, taker: Taker) -> Taken:
         return taker.take(Source(fs, path, snapshot, fetch))
 
 
-def _of_server(fs: Fs, server: remote.Server, path: str | None, depot: Depot, taker: Taker) -> Taken:
+def _of_server(fs: Fs, server: Client, path: str | None, depot: Depot, taker: Taker) -> Taken:
     dir = path or _data_dir(server)
     _require_apart(depot, dir)
     for _ in range(CUTS_MAX):
@@ -98,11 +101,11 @@ def _of_server(fs: Fs, server: remote.Server, path: str | None, depot: Depot, ta
     raise changed
 
 
-def _of_cut(fs: Fs, server: remote.Server, dir: str, taker: Taker) -> Taken:
+def _of_cut(fs: Fs, server: Client, dir: str, taker: Taker) -> Taken:
     """One attempt with one pin; what it copied is not copied again by the next."""
     clock = SystemClock()
     asked_ns = clock.monotonic_ns()
-    told = server.call("POST", "/v0/checkpoint", {"pin_ms": PIN_MS})
+    told = server.call("POST", "/v0/checkpoint", {"pin_ms": PIN_MS}, answer_s=LONG_S)
     if not told.get("pin"):
         raise CallerError("the server keeps its topics in memory only: there is nothing to back up")
     try:
@@ -129,7 +132,7 @@ def _cold(named: str | None) -> str | None:
     return settings.from_env().settings.cold_dir or named
 
 
-def _release(server: remote.Server, id: str) -> None:
+def _release(server: Client, id: str) -> None:
     """A pin that cannot be released, for want of the scope `read` perhaps, ends by itself."""
     try:
         server.call("DELETE", f"/v0/pins/{quote(id)}")
@@ -137,7 +140,7 @@ def _release(server: remote.Server, id: str) -> None:
         log.warning("the server holds its files for up to an hour: the pin was not released: %s", error)
 
 
-def _data_dir(server: remote.Server) -> str:
+def _data_dir(server: Client) -> str:
     """Where the server says its store is: an absolute path with its topics, as it was given among its settings."""
     topics = server.call("GET", "/v0/topics?page_size=1&system=true").get("topics") or ()
     for one in topics:

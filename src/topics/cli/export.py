@@ -22,10 +22,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from topics import settings
+from topics.cli import remote
 from topics.cli.progress import Progress
 from topics.clock import SystemClock
 from topics.errors import CallerError
-from topics.fs import OsFs, read_regular
+from topics.fs import OsFs
 
 if TYPE_CHECKING:
     from topics.spark.export import Exported
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "arrow", "csv", "jsonl")
 ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".csv": "csv", ".jsonl": "jsonl",
            ".ndjson": "jsonl"}  # fmt: skip
-KEY_BYTES_MAX = 4096
 
 
 class NeedsExtra(CallerError):
@@ -91,14 +91,7 @@ def place_of(args: argparse.Namespace) -> dict[str, str]:
     """The options that say where the records are."""
     url = args.url if args.url or args.path else os.environ.get("TOPICS_URL")
     if url:
-        key = _key(args.api_key_file)
+        key = remote.key_of(args)
         return {"url": url} | ({"apiKey": key} if key else {})
     path = args.path if args.path is not None else settings.from_env().settings.data_dir
     return {"path": path} | ({"cold": args.cold} if args.cold else {})
-
-
-def _key(file: str | None) -> str:
-    if file is None:
-        return os.environ.get("TOPICS_API_KEY", "")
-    raw = sys.stdin.buffer.read(KEY_BYTES_MAX) if file == "-" else read_regular(file, KEY_BYTES_MAX).data
-    return raw.decode().strip()

@@ -1,6 +1,7 @@
 """The program `topics`: one table of commands, one policy for errors [U-3, U-10].
 
-A row of `COMMANDS` names a module that is imported only when its command runs. The module has
+A row of `COMMANDS` names a module that is imported only when its command runs; `module:name` is one of several that
+share it. The module, or what it names, has
 
     add_arguments(parser)    declares the command's arguments, nested commands included
     run(args) -> int         does the work; the result is the exit status
@@ -12,7 +13,7 @@ before or after the command; `args.json`, `args.quiet` and `args.debug` always e
     0        done
     1        failed: one line on stderr with the error's code and a hint
     2        wrong usage or a bad setting
-    3        `serve`: the store cannot be opened
+    3        `serve`: the store cannot be opened; `read`, `tail` with --fail-on-gap and `export`: records are lost
     130      interrupted
     141      the reader of the output went away; nothing is printed
 
@@ -31,6 +32,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 import topics
+from topics.cli.interrupted import Interrupted
 from topics.errors import CallerError, DiskError, SettingsError, TimingError, TopicsError
 
 
@@ -43,7 +45,9 @@ class Command(NamedTuple):
 
     def load(self) -> CommandModule:
         """Import the module; only the command that runs, and the docs, do."""
-        return cast(CommandModule, importlib.import_module(self.module))
+        name, _, attribute = self.module.partition(":")
+        module = importlib.import_module(name)
+        return cast(CommandModule, getattr(module, attribute) if attribute else module)
 
 
 class CommandModule(Protocol):
@@ -57,11 +61,24 @@ class CommandModule(Protocol):
 COMMANDS: tuple[Command, ...] = (
     Command("serve", "run the server", "topics.cli.serve"),
     Command("demo", "run a throw-away server under a small load, to look at", "topics.cli.demo"),
+    Command("create", "create a topic, or replace the configuration of one", "topics.cli.topics:create"),
+    Command("ls", "list topics", "topics.cli.topics:ls"),
+    Command("show", "how a topic is, and how it is configured", "topics.cli.topics:show"),
+    Command("config", "change members of a topic's configuration", "topics.cli.topics:config"),
+    Command("rm", "delete a topic with everything in it", "topics.cli.topics:rm"),
+    Command("write", "append records from a file, a pipe or the command line", "topics.cli.write"),
+    Command("read", "print the records of a topic", "topics.cli.read:read"),
+    Command("tail", "print the last records of topics, and follow them live", "topics.cli.read:tail"),
+    Command("delete", "delete records by seq or tag, once they were shown", "topics.cli.delete"),
+    Command("queue", "put, claim and settle jobs, run a command for each, bring dead letters back", "topics.cli.queue"),
+    Command("router", "copy what is written to one topic into another", "topics.cli.router"),
+    Command("checkpoint", "bring everything into segment files, for readers of the directory", "topics.cli.checkpoint"),
     Command("wal", "look into a write-ahead log, verify it, dump it, or see one recover", "topics.cli.wal"),
     Command("backup", "copy a running or stopped store to a folder or a bucket, verified", "topics.cli.backup"),
     Command("restore", "make a new store of a backup", "topics.cli.restore"),
     Command("doctor", "check every file of a store and say what to do; mend a damaged log", "topics.cli.doctor"),
     Command("export", "write topics to a Parquet, Arrow, CSV or JSON lines file", "topics.cli.export"),
+    Command("completion", "print a script that completes commands in bash, zsh or fish", "topics.cli.completion"),
 )
 
 # What to do next, by error code; the branch of the error decides when a code has no line of its own.
@@ -81,6 +98,12 @@ HINTS = {
     "backup_in_use": "wait until the other backup is done",
     "not_local": "a backup is taken on the machine that has the files",
     "unreachable": "check the URL, and that the server runs",
+    "unauthorized": "name a key with --api-key-file or TOPICS_API_KEY",
+    "forbidden": "another key may do this",
+    "topic_not_found": "`topics ls` lists the topics there are",
+    "router_not_found": "`topics router ls` lists the routers there are",
+    "not_a_queue": "`topics create NAME --queue` makes one",
+    "topic_full": "delete or claim some of what is there, or raise its cap",
     "write_failed": "free some space and try again",
     "io_error": "check the path, its permissions and the disk",
     "out_of_memory": "a file is larger than the memory it may use; is it a log?",
@@ -167,12 +190,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_stdout()
         return 141
     except KeyboardInterrupt:
-        _report(_Interrupted("interrupted"), as_json)
+        _report(Interrupted("interrupted"), as_json)
         return 130
     except Exception as error:  # noqa: BLE001  the last line of defence turns every error into one line
         if debug:
             traceback.print_exc()
         _report(error, as_json)
+        if isinstance(error, Interrupted):
+            return 130
         return 2 if isinstance(error, (UsageError, SettingsError)) else 1
 
 
@@ -186,12 +211,6 @@ def _dispatch(words: list[str]) -> int:
     if args.run is None:
         raise UsageError("a command is needed", parser.prog)
     return int(args.run(args))
-
-
-class _Interrupted(TopicsError):
-    """Ctrl-C."""
-
-    code = "interrupted"
 
 
 class _Optimized(TopicsError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from typing import Self, TextIO
 
 from topics.clock import Clock, SystemClock
 
@@ -30,7 +30,7 @@ class Progress:
         self.files = 0
         self.bytes = 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:

@@ -1,0 +1,135 @@
+"""Records out of lines: JSON lines or CSV, from a file or a pipe, without waiting for more than there is (11 §2).
+
+A pipe that somebody types into, or that a slow program feeds, must not be held back until a batch is full: `Idle` comes
+when nothing more is there for now. Runs on the main thread.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import select
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from topics.codec import envelope
+
+PIECE_BYTES: Final = 1 << 16
+LINE_BYTES_MAX: Final = 64 << 20
+IDLE_S: Final = 0.1
+
+
+class Row(NamedTuple):
+    """A record to write, as JSON text."""
+
+    number: int
+    """Of its line."""
+    data: bytes
+
+
+class Bad(NamedTuple):
+    """A line that is none."""
+
+    number: int
+    why: str
+
+
+class Idle(NamedTuple):
+    """Nothing more is there for now."""
+
+
+Found = Row | Bad | Idle
+
+
+class Source:
+    """Lines of a file descriptor; `taken` counts their bytes."""
+
+    def __init__(self, fd: int) -> None:
+        self.taken = 0
+        self._fd = fd
+
+    def lines(self) -> Iterator[tuple[int, bytes] | Idle]:
+        """Lines with their numbers, without what ends them."""
+        rest, number = b"", 0
+        while True:
+            if not select.select([self._fd], [], [], IDLE_S)[0]:
+                yield Idle()
+                select.select([self._fd], [], [])
+            piece = os.read(self._fd, PIECE_BYTES)
+            self.taken += len(piece)
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                number += 1
+                yield number, line.removesuffix(b"\r")
+            if not piece:
+                if rest:
+                    yield number + 1, rest
+                return
+            if len(rest) > LINE_BYTES_MAX:
+                yield number + 1, rest
+                return
+
+    def json_rows(self) -> Iterator[Found]:
+        """Each line is a value; empty ones are passed over."""
+        for one in self.lines():
+            if isinstance(one, Idle):
+                yield one
+            elif one[1].strip():
+                yield _json(*one)
+
+    def csv_rows(self) -> Iterator[Found]:
+        """The first row has the names; each further one becomes an object of texts."""
+        names: list[str] | None = None
+        for one in self._csv_lines():
+            if isinstance(one, (Idle, Bad)):
+                yield one
+                continue
+            number, cells = one
+            if names is None:
+                names = cells
+                if len(set(names)) < len(names):
+                    yield Bad(number, "two columns have the same name")
+                    return
+            elif len(cells) != len(names):
+                yield Bad(number, f"{len(cells)} cells for {len(names)} columns")
+            else:
+                yield Row(number, json.dumps(dict(zip(names, cells, strict=True)), ensure_ascii=False).encode())
+
+    def _csv_lines(self) -> Iterator[tuple[int, list[str]] | Bad | Idle]:
+        """Rows; one with a line end inside quotes spans several lines."""
+        open_lines: list[str] = []
+        begun = 0
+        for one in self.lines():
+            if isinstance(one, Idle):
+                yield one
+                continue
+            number, raw = one
+            try:
+                text = raw.decode()
+            except UnicodeDecodeError:
+                yield Bad(number, "it is not UTF-8")
+                continue
+            begun = number if not open_lines else begun
+            open_lines.append(text)
+            whole = "\n".join(open_lines)
+            if whole.count('"') % 2:
+                continue
+            open_lines.clear()
+            if whole.strip():
+                try:
+                    yield begun, next(csv.reader(io.StringIO(whole, newline=""), strict=True))
+                except csv.Error as error:
+                    yield Bad(begun, str(error))
+        if open_lines:
+            yield Bad(begun, "a quote is not closed")
+
+
+def _json(number: int, line: bytes) -> Found:
+    try:
+        return Row(number, envelope.canonical(line.strip()))
+    except (ValueError, msgspec.MsgspecError) as error:
+        return Bad(number, f"it is not JSON: {error}")

@@ -1,0 +1,234 @@
+"""`topics queue put|claim|ack|nack|work|stats|redrive`: jobs of a queue (11 §2, 04). Runs on the main thread.
+
+work NAME -- CMD     runs CMD for each job: the payload on its stdin, TOPICS_JOB_SEQ, TOPICS_JOB_TAG, TOPICS_JOB_META,
+                     TOPICS_JOB_DELIVERIES and TOPICS_QUEUE in its environment. Status 0 acks the job, any other
+                     gives it back, each time for longer. Leases are kept alive meanwhile.
+redrive DEAD         moves dead letters back to where they came from: a copy with a key of its own, then the letter
+                     goes. Interrupted anywhere, it is run again and copies nothing twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from topics.cli import output, remote, units, write
+from topics.cli.interrupted import Interrupted
+from topics.cli.progress import Progress
+from topics.client.body import topic_path
+from topics.client.sync import Client
+from topics.errors import CallerError, NotAQueue
+from topics.model import Gap, Job, Record, new
+from topics.process import run_command
+from topics.surface.worker import Worker, backoff_ms
+
+LETTERS: Final = ("$dead_letter_from", "$dead_letter_deliveries", "$dead_letter_src_seq")
+NODE_BYTES: Final = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    write.add_arguments(actions.add_parser("put", help="new jobs, one per line of a file or of stdin"))
+    claim = _action(actions, "claim", "lease jobs")
+    claim.add_argument("--max", type=units.count, default=1, metavar="N", help="jobs at most; default: 1")
+    claim.add_argument("--lease", type=units.span_ms, metavar="SPAN", help="for how long; default: the queue's")
+    _seqs(_action(actions, "ack", "jobs are done"))
+    nack = _action(actions, "nack", "give jobs back")
+    _seqs(nack)
+    nack.add_argument("--delay", type=units.span_ms, default=0, metavar="SPAN", help="until they may be claimed again")
+    work = _action(actions, "work", "run a command for each job: topics queue work NAME -- CMD …")
+    work.add_argument("--max", type=units.count, default=1, metavar="N", help="jobs in hand; default: 1")
+    work.add_argument("--lease", type=units.span_ms, metavar="SPAN", help="of a job; default: the queue's")
+    rests = "rest of a job that failed, doubled each time; default: 1s"
+    work.add_argument("--backoff", type=units.span_ms, default=1000, metavar="SPAN", help=rests)
+    work.add_argument("--until-empty", action="store_true", help="end when there is nothing to do")
+    work.add_argument("command_words", metavar="CMD", nargs="+", help="what to run")
+    stats = actions.add_parser("stats", help="how many jobs are ready, in flight and delayed")
+    remote.add_arguments(stats)
+    stats.add_argument("name", metavar="NAME", help="name of the queue")
+    redrive = actions.add_parser("redrive", help="move dead letters back to their queues")
+    remote.add_arguments(redrive)
+    redrive.add_argument("name", metavar="DEAD", help="name of the dead-letter topic")
+    redrive.add_argument("--dry-run", action="store_true", help="only count them")
+
+
+def _action(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=text)
+    remote.add_arguments(parser)
+    parser.add_argument("name", metavar="NAME", help="name of the queue")
+    parser.add_argument("--node", metavar="NODE", help="who holds the leases; default: this machine's name")
+    return parser
+
+
+def _seqs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("seqs", metavar="SEQ", nargs="+", type=units.seq, help="jobs")
+    parser.add_argument("--lease-id", metavar="ID", action="append", default=[], help="of each job, in the same order")
+
+
+def run(args: argparse.Namespace) -> int:
+    actions = {"put": write.run, "claim": _claim, "ack": _settle, "nack": _settle, "work": _work, "stats": _stats,
+               "redrive": _redrive}  # fmt: skip
+    return actions[args.action](args)
+
+
+def _node(args: argparse.Namespace) -> str:
+    return args.node if args.node is not None else f"cli-{socket.gethostname()}"[:NODE_BYTES]
+
+
+def _claim(args: argparse.Namespace) -> int:
+    asked = {"node": _node(args), "max": args.max, "lease_ms": args.lease}
+    with remote.connect(args) as client:
+        told = client.call("POST", topic_path(args.name) + "/claim", asked)
+    if args.json:
+        output.answer(told)
+        return 0
+    for job in told["claimed"]:
+        data = output.printable(msgspec.json.encode(job["data"]).decode())
+        print(f"{job['$seq']:>8}  {job['lease_id']}  until {output.instant(job['deadline'])}  {data}")
+    if not args.quiet:
+        print(f"{args.name}: {told['count']:,} claimed, {told['ready']:,} are ready", file=sys.stderr)
+    return 0
+
+
+def _settle(args: argparse.Namespace) -> int:
+    asked: dict[str, Any] = {"node": _node(args), "seqs": args.seqs, "lease_ids": args.lease_id}
+    if args.action == "nack":
+        asked["delay_ms"] = args.delay
+    with remote.connect(args) as client:
+        told = client.call("POST", f"{topic_path(args.name)}/{args.action}", asked, repeatable=True)
+    if args.json:
+        output.answer(told)
+    elif not args.quiet:
+        print(f"{args.name}: {told[args.action + 'ed']:,} {args.action}ed")
+        if told["skipped"]:
+            skipped = ", ".join(map(str, told["skipped"]))
+            print(f"{args.name}: not held by {asked['node']}: {skipped}", file=sys.stderr)
+    return 0
+
+
+def _stats(args: argparse.Namespace) -> int:
+    with remote.connect(args) as client:
+        told = client.call("GET", topic_path(args.name), query={"touch": False})
+    if "queue" not in told:
+        raise NotAQueue(args.name)
+    if args.json:
+        output.answer(told)
+    else:
+        print(
+            f"{args.name}: " + ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in told["queue"].items())
+        )
+    return 0
+
+
+# -- work ------------------------------------------------------------------------------------------------------------
+
+
+def _work(args: argparse.Namespace) -> int:
+    if shutil.which(args.command_words[0]) is None:
+        raise CallerError(f"there is no command {args.command_words[0]!r}")
+    with remote.connect(args) as client:
+        if client.state(args.name).type != "queue":
+            raise NotAQueue(args.name)
+        worker = client.queue(args.name).worker(
+            _node(args), args.max, lease_ms=args.lease, backoff_ms=args.backoff, wait=not args.until_empty
+        )
+        try:
+            with worker as jobs:
+                for job in jobs:
+                    _do(args, jobs, job)
+        except KeyboardInterrupt:
+            done = worker.settled
+            raise Interrupted(f"{done.acked} jobs of {args.name} are done, {done.nacked} were given back") from None
+    settled = worker.settled
+    if args.json:
+        output.answer({"ok": not settled.nacked, "topic": args.name, **settled._asdict()})
+    elif not args.quiet:
+        print(f"{args.name}: {settled.acked:,} done, {settled.nacked:,} failed and given back, {settled.lost:,} lost")
+    return 1 if settled.nacked else 0
+
+
+def _do(args: argparse.Namespace, jobs: Worker, job: Job) -> None:
+    """One job; that it is done, the next one says."""
+    status = run_command(args.command_words, job.raw_data, _environment(args.name, job))
+    if status:
+        if not args.json:
+            print(f"{args.name}: job {job.seq}: status {status}, delivery {job.deliveries}", file=sys.stderr)
+        jobs.nack(job, delay_ms=backoff_ms(job, args.backoff))
+
+
+def _environment(name: str, job: Job) -> dict[str, str]:
+    told = {"TOPICS_QUEUE": name, "TOPICS_JOB_SEQ": str(job.seq), "TOPICS_JOB_DELIVERIES": str(job.deliveries)}
+    if job.tag is not None and "\0" not in job.tag:
+        told["TOPICS_JOB_TAG"] = job.tag
+    if job.raw_meta is not None:
+        told["TOPICS_JOB_META"] = job.raw_meta.decode()
+    return told
+
+
+# -- redrive ---------------------------------------------------------------------------------------------------------
+
+
+def _redrive(args: argparse.Namespace) -> int:
+    moved = left = 0
+    with (
+        remote.connect(args) as client,
+        Progress("redriving", silent=args.json or args.quiet, unit="letters") as progress,
+    ):
+        is_queue = client.state(args.name).type == "queue"
+        try:
+            for letter in _claimed(client, args) if is_queue and not args.dry_run else _read(client, args.name):
+                source = (letter.meta or {}).get(LETTERS[0])
+                if not isinstance(source, str):
+                    left += 1
+                    continue
+                if not args.dry_run:
+                    _move(client, args.name, source, letter)
+                moved += 1
+                progress.add(len(letter.raw_data))
+        except KeyboardInterrupt:
+            raise Interrupted(f"{moved} letters of {args.name} were moved") from None
+    if args.json:
+        output.answer({"ok": True, "topic": args.name, "moved": moved, "left": left, "dry_run": args.dry_run})
+    elif not args.quiet:
+        done = "would go back" if args.dry_run else "went back"
+        print(f"{args.name}: {moved:,} letters {done}, {left:,} are no dead letters and stay")
+    return 0
+
+
+def _read(client: Client, name: str) -> Iterator[Record]:
+    for found in client.read(name):
+        if not isinstance(found, Gap):
+            yield found
+
+
+def _claimed(client: Client, args: argparse.Namespace) -> Iterator[Job]:
+    """Letters of a queue, each acked once it is moved; what is no letter is given back in the end."""
+    kept: list[Job] = []
+    node = f"redrive-{socket.gethostname()}"[:NODE_BYTES]
+    try:
+        while jobs := client.claim(args.name, node, 100).jobs:
+            for job in jobs:
+                yield job
+                if isinstance((job.meta or {}).get(LETTERS[0]), str):
+                    client.ack(args.name, node, [job.seq], [job.lease_id])
+                else:
+                    kept.append(job)
+    finally:
+        for job in kept:
+            client.nack(args.name, node, [job.seq], [job.lease_id])
+
+
+def _move(client: Client, dead: str, source: str, letter: Record | Job) -> None:
+    """A copy under a key of its own, then the letter goes: repeated, nothing is there twice."""
+    meta = {name: value for name, value in (letter.meta or {}).items() if name not in LETTERS}
+    node = letter.node if isinstance(letter, Record) else None
+    copy = new(letter.raw_data, letter.tag, node, meta or None)
+    client.append_many(source, [copy], idempotency_key=f"redrive:{dead}:{letter.seq}")
+    if isinstance(letter, Record):
+        client.delete(dead, seqs=[letter.seq])

@@ -1,0 +1,165 @@
+"""`topics read NAME` and `topics tail NAME… [-f]` (11 §2) [U-13]. Runs on the main thread.
+
+Records go to stdout, one per line, in the spelling they were written in. A gap is a line of its own, in colour on a
+terminal; with `--fail-on-gap` the exit status is 3 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from topics.cli import output, remote, units
+from topics.cli.interrupted import Interrupted
+from topics.cli.verb import Verb
+from topics.client.sync import Client
+from topics.clock import SystemClock
+from topics.errors import CallerError
+from topics.model import CaughtUp, Gap, Record, TopicDeleted, TopicGap, TopicRecord, TopicState
+
+LAST: Final = 10
+GAP_STATUS: Final = 3
+
+
+class Printer:
+    """Records and gaps, as people or programs want them."""
+
+    def __init__(self, *, as_json: bool, tags: bool, named: bool) -> None:
+        self._json = as_json
+        self._tags = tags
+        self._named = named
+        self.gaps = 0
+        self.last: dict[str, int] = {}
+
+    def show(self, topic: str, found: Record | Gap) -> None:
+        """One of them."""
+        name = topic if self._named else None
+        if isinstance(found, Gap):
+            self.gaps += 1
+            self.last[topic] = found.gap_to
+            if self._json:
+                print(output.gap_line(found, topic=name))
+            else:
+                output.show_gap(found, topic=name)
+            return
+        self.last[topic] = found.seq
+        if self._json:
+            print(output.record_line(found, topic=name, tags=self._tags))
+        else:
+            output.show_record(found, topic=name, tags=self._tags)
+
+    def flush(self) -> None:
+        """Whoever reads along sees it now."""
+        sys.stdout.flush()
+
+    def at(self) -> str:
+        """How far it came."""
+        return ", ".join(f"{name} at seq {seq}" for name, seq in self.last.items()) or "nothing was read"
+
+
+def _format_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tags", action="store_true", help="show tags")
+    parser.add_argument("--format", choices=("table", "jsonl"), help="default: table on a terminal, else jsonl")
+    parser.add_argument("--fail-on-gap", action="store_true", help="exit status 3 if records are lost")
+
+
+def _printer(args: argparse.Namespace, *, named: bool) -> Printer:
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    as_json = args.json or args.format == "jsonl" or (args.format is None and not is_terminal)
+    return Printer(as_json=as_json, tags=args.tags, named=named)
+
+
+def _status(args: argparse.Namespace, printer: Printer) -> int:
+    return GAP_STATUS if printer.gaps and args.fail_on_gap else 0
+
+
+# -- read ------------------------------------------------------------------------------------------------------------
+
+
+def _read_arguments(parser: argparse.ArgumentParser) -> None:
+    remote.add_arguments(parser)
+    parser.add_argument("name", metavar="NAME", help="name of the topic")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--from", type=units.seq, default=0, metavar="SEQ", dest="from_seq", help="records behind this seq"
+    )
+    start.add_argument("--since", type=units.span_ms, metavar="SPAN", help="records of the last 10m, 1h, …")
+    parser.add_argument("--limit", type=units.count, metavar="N", help="records at most; default: all there are")
+    parser.add_argument("--node", metavar="NODE", help="leave out records of this node")
+    _format_arguments(parser)
+
+
+def _read(args: argparse.Namespace) -> int:
+    printer = _printer(args, named=False)
+    from_ts = None if args.since is None else max(SystemClock().now_ms() - args.since, 0)
+    with remote.connect(args) as client:
+        try:
+            found = client.read(args.name, args.from_seq, from_ts=from_ts, node=args.node)
+            _show_all(printer, args.name, found, args.limit)
+        except KeyboardInterrupt:
+            raise Interrupted(printer.at()) from None
+    return _status(args, printer)
+
+
+def _show_all(printer: Printer, name: str, found: Iterable[Record | Gap], limit: int | None) -> None:
+    left = limit
+    for one in found:
+        if left == 0:
+            break
+        printer.show(name, one)
+        if left is not None and isinstance(one, Record):
+            left -= 1
+
+
+# -- tail ------------------------------------------------------------------------------------------------------------
+
+
+def _tail_arguments(parser: argparse.ArgumentParser) -> None:
+    remote.add_arguments(parser)
+    parser.add_argument("names", metavar="NAME", nargs="+", help="names of topics")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is written")
+    parser.add_argument(
+        "-n", type=units.count, default=LAST, metavar="N", dest="count", help="the last N records; default: 10"
+    )
+    parser.add_argument("--node", metavar="NODE", help="leave out records of this node")
+    _format_arguments(parser)
+
+
+def _tail(args: argparse.Namespace) -> int:
+    names = list(dict.fromkeys(args.names))
+    if len(names) < len(args.names):
+        raise CallerError("a topic is named twice")
+    printer = _printer(args, named=len(names) > 1)
+    with remote.connect(args) as client:
+        try:
+            starts = {name: _last(client.state(name), args.count) for name in names}
+            if args.follow:
+                _follow(client, printer, starts, args.node)
+            else:
+                for name, start in starts.items():
+                    _show_all(printer, name, client.read(name, start, node=args.node), None)
+        except KeyboardInterrupt:
+            raise Interrupted(printer.at()) from None
+    return _status(args, printer)
+
+
+def _last(state: TopicState, count: int) -> int:
+    """The cursor in front of the last records; what is gone before them is nobody's question."""
+    return max(state.head_seq - count, state.earliest_seq - 1, 0)
+
+
+def _follow(client: Client, printer: Printer, starts: dict[str, int], node: str | None) -> None:
+    with client.watch(starts, node=node) as events:
+        for event in events:
+            if isinstance(event, (TopicRecord, TopicGap)):
+                printer.show(event.topic, event)
+            elif isinstance(event, TopicDeleted):
+                print(f"topics: {event.topic} was deleted", file=sys.stderr)
+            if isinstance(event, CaughtUp):
+                printer.flush()
+
+
+read = Verb(_read_arguments, _read)
+tail = Verb(_tail_arguments, _tail)

@@ -1,0 +1,413 @@
+"""Commands that talk to a server: what they do, what they print, with `--json` and without (11 §2) [U-10, U-13]."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import topics
+from tests.api.kit import Running, running
+from tests.cli.conftest import Run
+from topics.cli.completion import bash, fish, known
+from topics.cli.main import COMMANDS, main
+from topics.client.sync import Client
+
+
+def test_create_takes_human_units_and_prints_the_answer(run: Run, name: str) -> None:
+    told = run(
+        "create", name, "--ttl", "1h", "--cap", "1M", "--cap-bytes", "1Gi", "--durability", "fsync", "--json"
+    ).told
+    assert (told["topic"], told["created"]) == (name, True)
+    config = told["config"]
+    assert (config["ttl_ms"], config["cap_records"], config["cap_bytes"]) == (3_600_000, 10**6, 2**30)
+    assert config["durability"] == "fsync"
+    again = run("create", name)
+    assert again.out == f"{name}: there already; its configuration is replaced (log, disk)\n"
+
+
+def test_create_knows_every_member_of_a_queue(run: Run, name: str) -> None:
+    words = ["--queue", "--lease", "10s", "--max-deliveries", "3", "--dead-letter", "dead", "--claim-jitter", "50ms"]
+    config = run("create", name, *words, "--leases-durable", "--priority", "-5", "--discard", "reject", "--json").told[
+        "config"
+    ]
+    assert (config["type"], config["lease_ms"], config["max_deliveries"], config["dead_letter"]) == (
+        "queue",
+        10_000,
+        3,
+        "dead",
+    )
+    assert (config["claim_jitter_ms"], config["leases_durable"], config["priority"]) == (50, True, -5)
+
+
+def test_ls_lists_all_pages(run: Run, client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.cli.topics.PAGE", 10)
+    names = [f"{name}.{n:04}" for n in range(33)]
+    for one in names:
+        client.append(one, 1)
+    assert [one["topic"] for one in run("ls", name, "--json").told["topics"]] == names
+    assert run("ls", name, "--quiet").out.splitlines() == names
+    table = run("ls", f"{name}.000")
+    assert table.out.splitlines()[0].split() == [
+        "topic",
+        "type",
+        "class",
+        "records",
+        "size",
+        "head",
+        "last",
+        "write",
+        "(UTC)",
+    ]
+    assert len(table.out.splitlines()) == 11
+
+
+def test_ls_of_nothing_is_no_error(run: Run, name: str) -> None:
+    assert run("ls", name, "--json").told == {"topics": []}
+    assert run("ls", name).status == 0
+
+
+def test_show_and_config_change_only_what_is_named(run: Run, name: str) -> None:
+    run("create", name, "--ttl", "1h", "--durability", "fsync", "--priority", "7")
+    told = run("config", name, "cap_records=10k", "auto_priority=off", "--json").told["config"]
+    assert (told["ttl_ms"], told["durability"], told["priority"]) == (3_600_000, "fsync", 7)
+    assert (told["cap_records"], told["auto_priority"]) == (10_000, False)
+    assert run("config", name, "durability=memory", "priority=null", "--json").told["config"]["durability"] == "memory"
+    assert run("config", name, "durable=true", "--json").told["config"]["durability"] == "fsync"
+    assert run("show", name, "--json").told["config"]["priority"] is None
+    assert "ttl_ms=1h" in run("show", name).out
+    assert "cap_records=10000" in run("config", name).out
+
+
+def test_rm_deletes_a_topic(run: Run, client: Client, name: str) -> None:
+    client.append(name, 1)
+    assert run("rm", name, "--if-empty").status == 1
+    assert run("rm", name, "--json").told["deleted"] is True
+    assert run("rm", name, "--json").told["deleted"] is False
+    assert list(client.topics(name)) == []
+
+
+# -- write -----------------------------------------------------------------------------------------------------------
+
+
+def test_write_takes_json_lines_from_stdin(run: Run, client: Client, name: str) -> None:
+    told = run("write", name, "--tag", "t", "--node", "n", "--json", stdin=b'{"a": 1}\n\n"x"\r\n1e400').told
+    assert told == {"topic": name, "count": 3, "first_seq": 1, "last_seq": 3}
+    records = client.page(name).records
+    assert [record.raw_data for record in records] == [b'{"a":1}', b'"x"', b"1e400"]
+    assert {(record.tag, record.node) for record in records} == {("t", "n")}
+
+
+def test_write_takes_files_and_arguments(run: Run, client: Client, name: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f"{n}\n" for n in range(1234)))
+    assert run("write", name, "rows.jsonl", "--batch", "100", "--json").told["count"] == 1234
+    assert run("write", name, "--data", "[1]", "--data", '"x"').out == f"{name}: 2 records, up to seq 1236\n"
+    assert client.state(name).count == 1236
+
+
+def test_write_takes_csv(run: Run, client: Client, name: str) -> None:
+    text = 'id,"full name",note\r\n1,Ann,"two\nlines"\r\n2,"B, C",\r\n'
+    run("write", name, "--csv", stdin=text.encode())
+    assert [record.data for record in client.page(name).records] == [
+        {"id": "1", "full name": "Ann", "note": "two\nlines"},
+        {"id": "2", "full name": "B, C", "note": ""},
+    ]
+
+
+def test_a_bad_line_stops_a_write_and_says_what_is_there(run: Run, client: Client, name: str) -> None:
+    """[U-14]"""
+    ran = run("write", name, "--json", stdin=b"1\n2\nthree\n4\n")
+    assert (ran.status, ran.out) == (1, "")
+    error = json.loads(ran.err)["error"]
+    assert (error["code"], error["detail"]["line"], error["detail"]["acknowledged"]) == ("bad_line", 3, 2)
+    assert [record.data for record in client.page(name).records] == [1, 2]
+    told = run("write", name, "--skip-bad", "--json", stdin=b"3\nfour\n5\n\xff\n").told
+    assert (told["count"], told["skipped"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(b"a,b\n1\n", 2), (b"a,a\n1,2\n", 1), (b'a\n"x\n', 2), (b"a\n\xff\n", 2), (b'a\n"x"y\n', 2)],
+)
+def test_a_bad_row_of_csv_is_named(run: Run, name: str, text: bytes, line: int) -> None:
+    error = json.loads(run("write", name, "--csv", "--json", stdin=text).err)["error"]
+    assert (error["code"], error["detail"]["line"]) == ("bad_line", line)
+
+
+def test_write_does_not_hold_back_what_a_pipe_has(server: Running, client: Client, name: str, tmp_path: Path) -> None:
+    """A batch that is not full leaves when nothing more comes."""
+    client.create(name)
+    command = [sys.executable, "-m", "topics", "write", name, "--url", server.url, "--quiet"]
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as process:
+        assert process.stdin is not None
+        for number in range(3):
+            process.stdin.write(b"%d\n" % number)
+            process.stdin.flush()
+            assert client.page(name, number, wait_ms=30_000).records[0].data == number
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+# -- read and tail ---------------------------------------------------------------------------------------------------
+
+
+def test_read_prints_records_in_their_own_spelling(run: Run, client: Client, name: str) -> None:
+    client.append_many(name, [topics.new(b'{"b":1e2,"a":"\xc3\xbc"}', "t", "n", {"m": 1}), 2])
+    first, second = run("read", name, "--json", "--tags").out.splitlines()
+    ts = client.page(name).records[0].ts
+    assert first == f'{{"$seq":1,"$ts":{ts},"$node":"n","$tag":"t","meta":{{"m":1}},"data":{{"b":1e2,"a":"ü"}}}}'
+    assert "$tag" not in run("read", name, "--json").out
+    assert [one["$seq"] for one in run("read", name, "--from", "1", "--json").lines] == [2]
+    assert [one["$seq"] for one in run("read", name, "--limit", "1", "--json").lines] == [1]
+    assert [one["$seq"] for one in run("read", name, "--node", "n", "--json").lines] == [2]
+    assert len(run("read", name, "--since", "1h", "--json").lines) == 2
+    assert len(run("read", name, "--format", "table").out.splitlines()) == 2
+    assert second.endswith('"data":2}')
+
+
+def test_a_gap_is_a_line_and_a_status_if_asked_for(run: Run, client: Client, name: str) -> None:
+    """[U-13]"""
+    client.create(name, cap_records=2)
+    client.append_many(name, range(5))
+    gap, *rest = run("read", name, "--json").lines
+    assert (gap["tombstone"]["gap_from"], gap["tombstone"]["gap_to"], gap["tombstone"]["reason"]) == (1, 3, "cap")
+    assert len(rest) == 2
+    assert run("read", name, "--fail-on-gap").status == 3
+    assert run("read", name, "--fail-on-gap", "--from", "3").status == 0
+    assert "1 to 3: lost (cap)" in run("read", name, "--format", "table").out
+
+
+def test_what_would_steer_a_terminal_is_shown(run: Run, client: Client, name: str) -> None:
+    client.append(name, "x", tag="\x1b[2J", node="\x07")
+    out = run("read", name, "--format", "table", "--tags").out
+    assert "\x1b" not in out
+    assert "\\x1b[2J" in out
+
+
+def test_tail_prints_the_last_records_of_several_topics(run: Run, client: Client, name: str) -> None:
+    for topic in ("a", "b"):
+        client.append_many(f"{name}.{topic}", range(20))
+    assert [one["data"] for one in run("tail", f"{name}.a", "--json").lines] == list(range(10, 20))
+    both = run("tail", f"{name}.a", f"{name}.b", "-n", "2", "--json").lines
+    assert [(one["topic"][-1], one["data"]) for one in both] == [("a", 18), ("a", 19), ("b", 18), ("b", 19)]
+
+
+def test_tail_without_loss_in_what_it_shows_tells_of_none(run: Run, client: Client, name: str) -> None:
+    client.create(name, cap_records=3)
+    client.append_many(name, range(50))
+    assert [one["data"] for one in run("tail", name, "--json", "--fail-on-gap").lines] == [47, 48, 49]
+
+
+def test_tail_follows_until_the_topic_goes(run: Run, client: Client, server: Running, name: str) -> None:
+    client.append(name, "before")
+
+    def write() -> None:
+        with Client(server.url) as other:
+            while not other.call("GET", "/v0/metrics")["sse_connections"]:
+                continue
+            for number in range(3):
+                other.append(name, number)
+            assert other.page(name, 3, wait_ms=0).records[0].data == 2
+            other.drop(name)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    ran = run("tail", name, "-f", "--json")
+    writer.join()
+    # What is dropped before it was delivered is not delivered.
+    found = [one["data"] for one in ran.lines]
+    assert found == ["before", 0, 1, 2][: len(found)]
+    assert found
+    assert f"{name} was deleted" in ran.err
+
+
+# -- delete ----------------------------------------------------------------------------------------------------------
+
+
+def test_delete_shows_first_and_deletes_what_it_showed(run: Run, client: Client, name: str) -> None:
+    client.append_many(name, [topics.new(n, tag=f"order:{n}") for n in range(10)])
+    assert run("delete", name, "--prefix", "order:", "--dry-run", "--json").told["deleted"] == 10
+    refused = run("delete", name, "--before", "3")
+    assert (refused.status, "2 records would go" in refused.out) == (1, True)
+    assert "not_confirmed" in refused.err
+    assert run("delete", name, "--before", "3", "--yes", "--json").told["deleted"] == 2
+    assert run("delete", name, "--tag", "order:5", "--yes", "--json").told["deleted"] == 1
+    assert run("delete", name, "--prefix", "order:", "--yes").out.endswith("7 records deleted; 0 are there\n")
+
+
+# -- queues ----------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_put_claimed_and_settled(run: Run, name: str) -> None:
+    run("create", name, "--queue")
+    assert run("queue", "put", name, "--json", stdin=b"1\n2\n3\n").told["count"] == 3
+    claimed = run("queue", "claim", name, "--node", "w", "--max", "2", "--lease", "1m", "--json").told["claimed"]
+    assert [job["data"] for job in claimed] == [1, 2]
+    acked = run("queue", "ack", name, "1", "--node", "w", "--lease-id", claimed[0]["lease_id"], "--json").told
+    assert (acked["acked"], acked["skipped"]) == (1, [])
+    assert run("queue", "nack", name, "2", "--node", "w", "--delay", "1h", "--json").told["nacked"] == 1
+    assert run("queue", "stats", name, "--json").told["queue"]["delayed"] == 1
+    assert run("queue", "stats", name).out == f"{name}: 1 ready, 0 in flight, 1 delayed, 0 dead lettered\n"
+    assert "not held by w: 3" in run("queue", "ack", name, "3", "--node", "w").err
+    assert "1 claimed" in run("queue", "claim", name).err
+
+
+def test_work_runs_a_command_for_each_job(run: Run, client: Client, name: str, tmp_path: Path) -> None:
+    client.create(name, type="queue")
+    client.append_many(name, [topics.new({"n": n}, tag=f"t{n}", meta={"m": n}) for n in range(3)])
+    script = 'cat; echo " $TOPICS_QUEUE $TOPICS_JOB_SEQ $TOPICS_JOB_TAG $TOPICS_JOB_META"; test $TOPICS_JOB_SEQ != 2'
+    ran = run("queue", "work", name, "--until-empty", "--backoff", "1h", "--", "sh", "-c", script)
+    assert ran.status == 1
+    shown = [f'{{"n":{n}}} {name} {n + 1} t{n} {{"m":{n}}}' for n in range(3)]
+    assert ran.out.splitlines() == [*shown, f"{name}: 2 done, 1 failed and given back, 0 lost"]
+    assert ran.err == f"{name}: job 2: status 1, delivery 1\n"
+    assert run("queue", "work", name, "--until-empty", "--json", "--", "true").told == {
+        "ok": True, "topic": name, "acked": 0, "nacked": 0, "lost": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_redrive_moves_dead_letters_back_once(run: Run, client: Client, name: str, kind: str) -> None:
+    dead = f"{name}.dead"
+    client.create(dead, type=kind)
+    client.append(dead, "no letter")
+    client.create(name, type="queue", max_deliveries=1, dead_letter=dead)
+    client.append_many(name, [topics.new(n, tag="t", meta={"mine": n}) for n in range(3)])
+    for _ in range(2):
+        for job in client.claim(name, "w", 10).jobs:
+            client.nack(name, "w", [job.seq])
+    assert client.state(name).count == 0
+    assert run("queue", "redrive", dead, "--dry-run", "--json").told["moved"] == 3
+    told = run("queue", "redrive", dead, "--json").told
+    assert (told["ok"], told["moved"], told["left"]) == (True, 3, 1)
+    assert [record.data for record in client.page(dead).records] == ["no letter"]
+    jobs = client.claim(name, "w", 10).jobs
+    assert [(job.data, job.tag, job.meta) for job in jobs] == [(n, "t", {"mine": n}) for n in range(3)]
+    assert run("queue", "redrive", dead, "--json").told["moved"] == 0
+
+
+# -- routers, checkpoint ---------------------------------------------------------------------------------------------
+
+
+def test_routers_are_added_listed_and_removed(run: Run, client: Client, name: str) -> None:
+    told = run(
+        "router", "add", f"{name}->b", name, f"{name}.b", "--filter", "x*", "--drop-tag", "--exactly-once", "--json"
+    ).told
+    assert (told["created"], told["filter"], told["preserve_tag"]) == (True, ["tag", "Glob", "x*"], False)
+    assert told["guarantee"] == "exactly_once"
+    client.append(name, 1, tag="x1")
+    listed = run("router", "ls", name, "--json").told["routers"]
+    assert [one["router"] for one in listed] == [f"{name}->b"]
+    assert f"{name}->b" in run("router", "ls").out
+    assert run("router", "rm", f"{name}->b", "--json").told["deleted"] is True
+    assert run("router", "rm", f"{name}->b").out == f"{name}->b: there was no such router\n"
+
+
+def test_checkpoint_of_a_server_and_of_a_store(run: Run, tmp_path: Path) -> None:
+    """[A-15]"""
+    assert "sealed" in run("checkpoint", "--json").told
+    with topics.open(str(tmp_path / "store")) as log:
+        log.append("a", 1)
+    told = run("checkpoint", "--path", str(tmp_path / "store"), "--json").told
+    assert told["topics"] == 1
+    assert run("checkpoint", "--path", str(tmp_path / "nothing")).status == 1
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_checkpoint_uses_the_store_here_when_no_server_runs(
+    clean: None, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("topics.cli.remote.DEFAULT_URL", "http://127.0.0.1:1")
+    with topics.open("./topics-data") as log:
+        log.append("a", 1)
+    assert main(["checkpoint", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["topics"] == 1
+
+
+# -- which server ----------------------------------------------------------------------------------------------------
+
+
+def test_profiles_name_servers_and_their_keys(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[U-11]"""
+    monkeypatch.delenv("TOPICS_URL")
+    with running(tmp_path / "locked", {"TOPICS_API_KEYS": "secret-1"}) as locked, running(tmp_path / "open") as other:
+        (tmp_path / "key").write_text("secret-1\n")
+        (tmp_path / "config").mkdir()
+        (tmp_path / "config" / "topics.toml").write_text(
+            f'default = "open"\n[profiles.locked]\nurl = "{locked.url}"\napi_key_file = "{tmp_path / "key"}"\n'
+            f'[profiles.wrong]\nurl = "{locked.url}"\napi_key = "secret-2"\n[profiles.open]\nurl = "{other.url}"\n'
+        )
+        run("write", "in-locked", "--profile", "locked", "--data", "1")
+        run("write", "in-open", "--data", "1")
+        assert run("ls", "--quiet", "--profile", "locked").out == "in-locked\n"
+        assert run("ls", "--quiet").out == "in-open\n"
+        assert "unauthorized" in run("ls", "--profile", "wrong").err
+        monkeypatch.setenv("TOPICS_PROFILE", "locked")
+        assert run("ls", "--quiet").out == "in-locked\n"
+        assert run("ls", "--quiet", "--url", other.url).out == "in-open\n"
+        assert "unauthorized" in run("ls", "--url", locked.url + "/").err, "a profile's key is for its address"
+        assert (
+            run("ls", "--quiet", "--url", locked.url, "--api-key-file", "-", stdin=b"secret-1\n").out == "in-locked\n"
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["default = 'x'\n", "[profiles.a]\nurl = 5\n", "[profiles.a]\nkey = 'x'\n", "not toml", "profiles = 1\n"]
+)
+def test_a_profile_that_cannot_be_used_is_told(run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.toml").write_text(text)
+    ran = run("ls", "--profile", "a")
+    assert (ran.status, "bad_profile" in ran.err) == (1, True)
+
+
+# -- completion ------------------------------------------------------------------------------------------------------
+
+
+def test_every_command_and_action_is_known_to_completion() -> None:
+    """[U-11]"""
+    paths = {one.path for one in known()}
+    assert {(command.name,) for command in COMMANDS} <= paths
+    assert ("queue", "redrive") in paths
+    assert all(command.name in fish() for command in COMMANDS)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("topics che", ["checkpoint"]),
+        ("topics queue re", ["redrive"]),
+        ("topics create x --dur", ["--durability"]),
+        ("topics --json queue work --unt", ["--until-empty"]),
+        ("topics read my-t", ["my-topic"]),
+    ],
+)
+def test_bash_completes(words: str, expected: list[str], tmp_path: Path) -> None:
+    """[U-11]"""
+    stub = tmp_path / "topics"
+    stub.write_text("#!/bin/sh\necho my-topic\n")
+    stub.chmod(0o755)
+    script = f"""{bash()}
+COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _topics_complete; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=env)
+    assert result.stdout.split() == expected
+
+
+def test_the_program_loads_no_server_and_no_engine_to_talk_to_a_server() -> None:
+    code = (
+        "import sys; from topics.cli.main import main; main(['ls', '--url', 'http://127.0.0.1:1']);"
+        "heavy = ('topics.server', 'topics.engine', 'topics.spark', 'topics.storage');"
+        "bad = [m for m in sys.modules if m.startswith(heavy)];"
+        "sys.exit(str(bad) if bad else 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

@@ -101,6 +101,7 @@ CODES: dict[str, Code] = {
     "extra_bytes": Code("note", "bytes behind the last record", _START),
     "topic_json": Code("note", "the description for people is damaged or old; it is never trusted", _NOTHING),
     "cold_unchecked": Code("note", "the cold tier was not looked at", _NOTHING),
+    "cold_copy_damaged": Code("warning", "a copy in the cold tier for when the file here is lost", _NOTHING),
     "cold_missing": Code("error", "the only copy of these records is lost; readers are told of a gap", _RESTORE),
 }  # fmt: skip
 

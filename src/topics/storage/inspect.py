@@ -13,6 +13,7 @@ explains are notes (`findings.FLUX`), and anything worse counts only if a second
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from topics import paths
@@ -25,11 +26,12 @@ from topics.storage import attach
 from topics.storage.descriptor import Claim
 from topics.storage.findings import Area, Collector, Finding, Severity, worst_of
 from topics.storage.inspect_topic import Expected, check_topic
-from topics.storage.inspect_wal import Logged, check_groups, note_other, read_if_there
+from topics.storage.inspect_wal import Logged, check_groups, holds, note_other, read_if_there
 from topics.storage.reindex import Range
 from topics.storage.tiers.reading import ColdTier
 from topics.storage.view import read_store_id
 
+CheckTopics = Callable[[list[Expected]], list[Area]]
 _STORE_DIRS = (paths.META_DIR, paths.WAL_DIR, paths.TOPICS_DIR)
 
 
@@ -69,12 +71,16 @@ def inspect(
     in_use: bool = False,
     cold: str | None = None,
     looked: Callable[[int], None] = lambda size: None,
+    check: CheckTopics | None = None,
 ) -> Report:
-    """Examine a data directory; `NotAStore` if it is none. `looked` is told the size of each file."""
-    report = _Examination(fs, path, in_use, cold, looked).run()
+    """Examine a data directory; `NotAStore` if it is none. `looked` is told the size of each file.
+
+    `check` examines the topics, if not one after the other is wanted.
+    """
+    report = _Examination(fs, path, in_use, cold, looked, check).run()
     if not in_use or worst_of(report.findings) in (None, "note"):
         return report
-    again = _Examination(fs, path, in_use, cold, looked).run()
+    again = _Examination(fs, path, in_use, cold, looked, check).run()
     seen = {(one.code, one.where) for one in report.findings}
     return again._replace(areas=tuple(_confirmed(area, seen) for area in again.areas))
 
@@ -101,7 +107,11 @@ def _confirmed(area: Area, seen: set[tuple[str, str]]) -> Area:
 class _Examination:
     """One pass over everything."""
 
-    def __init__(self, fs: Fs, path: str, in_use: bool, cold: str | None, looked: Callable[[int], None]) -> None:
+    def __init__(
+        self, fs: Fs, path: str, in_use: bool, cold: str | None, looked: Callable[[int], None],
+        check: CheckTopics | None,
+    ) -> None:  # fmt: skip
+        self._check = self._in_turn if check is None else check
         self._fs = fs
         self._path = path
         self._in_use = in_use
@@ -115,13 +125,14 @@ class _Examination:
         logged = Logged()
         areas += check_groups(self._fs, self._path, self._valid, logged, in_use=self._in_use, looked=self._looked)
         known = self._expected(logged)
-        areas += [
-            check_topic(self._fs, self._path, one, in_use=self._in_use, looked=self._looked) for one in known.values()
-        ]
+        areas += self._check(list(known.values()))
         areas += self._others(known, logged)
         header = self._valid[0].header if self._valid else None
         number, clean = (header.id, header.clean) if header is not None else (None, False)
         return Report(self._path, self._store, self._in_use, number, clean, len(known), tuple(areas))
+
+    def _in_turn(self, topics: list[Expected]) -> list[Area]:
+        return [check_topic(self._fs, self._path, one, in_use=self._in_use, looked=self._looked) for one in topics]
 
     def _lock(self, names: list[str]) -> Area:
         found = Collector("lock", in_use=self._in_use)
@@ -291,7 +302,7 @@ def _expected_of(
         claim=claim,
         rows={row.first: row for row in item.segments} if item is not None else {},
         waiting=waiting,
-        in_log=lambda wanted: logged.holds(id, wanted),
+        in_log=partial(holds, tuple(sorted(logged.appends.get(id, ())))),
         cold=cold,
     )
 

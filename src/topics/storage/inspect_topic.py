@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from topics import paths
 from topics.codec import segment as codec
 from topics.codec import sidecar, snapshot
-from topics.codec.frame import NotAFrame
+from topics.codec.frame import NotAFrame, Why
 from topics.codec.segment import Footer
 from topics.codec.snapshot import SegmentRow
 from topics.errors import UnsupportedFormat
@@ -33,9 +33,20 @@ from topics.fs import File, Fs, close_quietly, pread_all
 from topics.storage.descriptor import Claim
 from topics.storage.findings import Area, Collector
 from topics.storage.inspect_wal import note_other, read_if_there
-from topics.storage.reindex import Entries, Range, data_end, find_frames, live_of, ranges_of, reindex, stats
+from topics.storage.reindex import (
+    Entries,
+    Frames,
+    Range,
+    Reindexed,
+    data_end,
+    find_frames,
+    live_of,
+    ranges_of,
+    reindex,
+    stats,
+)
 from topics.storage.segfile import Present, SegmentFiles, entries_in, footer_hash, verified
-from topics.storage.tags import tags_at
+from topics.storage.tags import tags_at, tags_of
 from topics.storage.tiers.reading import ColdTier, ColdUnavailable
 from topics.storage.view import chunks
 
@@ -179,6 +190,7 @@ class _Topic:
         raw = files.read(files.path(first, "idx"))
         if row is not None and row.flags & snapshot.COLD and not present.generations:
             try:
+                self._cold_copies(row)
                 raw = self._stub(row, raw)
             except ColdUnavailable as error:
                 found.add("cold_unchecked", where, f"{row.live} records: {error}")
@@ -210,6 +222,20 @@ class _Topic:
         self._generations(first, present, footer)
         self._entries(first, entries, 0 if footer is None else footer.generation, present, footer)
 
+    def _cold_copies(self, row: SegmentRow) -> None:
+        """The `.idx` and `.tag` that lie beside a cold segment's data, for whoever has only those."""
+        first, mask = row.first, self._files.segment_mask(row.first)
+        kinds: tuple[Literal["idx", "tag"], ...] = ("idx", "tag")
+        for kind in kinds:
+            try:
+                raw = self._expected.cold.part(self._expected.id, first, 0, kind)  # every generation has the same
+                if raw is not None and kind == "idx" and codec.read_footer(raw, mask) is None:
+                    raise NotAFrame(Why.BAD, 0, "its footer is gone")
+                if raw is not None and kind == "tag":
+                    sidecar.read(raw, mask, row.count)
+            except (NotAFrame, sidecar.NotASidecar, UnsupportedFormat) as error:
+                self._found.add("cold_copy_damaged", f"cold/{self._where(first, kind)}", str(error))
+
     def _stub(self, row: SegmentRow, raw: bytes | None) -> bytes | None:
         """The `.idx` of a cold segment: the one here if it verifies, else the one that a start fetches [S-316]."""
         if verified(self._files, row.first, raw or b"") is not None:
@@ -235,13 +261,47 @@ class _Topic:
         files, found = self._files, self._found
         self._held.append(Range(first, first + n - 1))
         generation = present.generations[-1] if present.generations else 0
-        data = files.read(files.path(first, "data", generation), limit) or b""
-        made = reindex(data, find_frames(data, files.mask, first, first + n - 1), first, n, old)
+        data = files.read(files.path(first, "data", generation), limit)
+        if data is None:
+            data = self._cold_data(first, generation)
+        frames = find_frames(data, files.mask, first, first + n - 1)
+        made = reindex(data, frames, first, n, old)
+        self._unindexed(first, generation, data, frames, made)
+        if limit is None:
+            self._tags(first, n, present, tags_of(data, frames.rows))
         floor = self._expected.floor
         gone = [Range(max(one.first, floor), one.last) for one in made.given_up if one.last >= floor]
         if gone:
             found.add("idx_lost", self._where(first, "idx"), _shown(gone))
         found.records += stats(made.entries[max(floor - first, 0) :]).live
+
+    def _cold_data(self, first: int, generation: int) -> bytes:
+        """The data of a cold segment whose index is lost here and there; nothing if it cannot be had."""
+        row = self._expected.rows.get(first)
+        if row is None or not row.flags & snapshot.COLD:
+            return b""
+        try:
+            file = self._expected.cold.open(self._expected.id, first, generation)
+        except ColdUnavailable:
+            return b""
+        if file is None:
+            return b""
+        try:
+            return pread_all(file, file.size(), 0)
+        finally:
+            close_quietly(file)
+
+    def _unindexed(self, first: int, generation: int, data: bytes, frames: Frames, made: Reindexed) -> None:
+        """What is wrong with frames that no index vouches for."""
+        where = self._where(first, "data", generation)
+        if not frames.whole:
+            what = _shown(made.given_up) if made.given_up else "bytes that are no record"
+            self._found.add("frame_damaged", where, what)
+        rows = frames.rows
+        witness = np.frombuffer(data, np.uint8)[(rows["offset"] + rows["len"]).astype(np.int64) - 1]
+        odd = (witness != 0) & (witness != codec.DELETE_BYTE)
+        if odd.any():
+            self._found.add("delete_byte_odd", where, _shown(ranges_of(rows["seq"][odd].astype(np.int64))))
 
     def _against_row(self, row: SegmentRow | None, entries: Entries, raw: bytes, footer: Footer | None) -> None:
         """The counts of a snapshot row, which hold as long as its hash is the file's (06 §13)."""

@@ -53,13 +53,14 @@ class Logged:
         self.appends: dict[int, list[Range]] = {}
         """Seqs of the records that a replay finds."""
 
-    def holds(self, topic: int, wanted: Range) -> bool:
-        """Whether the log has a record of each of these seqs."""
-        at = wanted.first
-        for one in sorted(self.appends.get(topic, ())):
-            if one.first <= at <= one.last:
-                at = one.last + 1
-        return at > wanted.last
+
+def holds(ranges: tuple[Range, ...], wanted: Range) -> bool:
+    """Whether these ascending ranges of seqs cover the wanted one."""
+    at = wanted.first
+    for one in ranges:
+        if one.first <= at <= one.last:
+            at = one.last + 1
+    return at > wanted.last
 
 
 def check_groups(

@@ -10,7 +10,8 @@ The file is never unlinked and never truncated before it was read. Any thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from topics import paths
@@ -46,6 +47,16 @@ def _locked(fs: Fs, dir: str, path: str) -> File:
         return fs.lock(path)
     except BlockingIOError:
         raise DataDirInUse(f"the data directory {dir} is in use by another engine{_holder(fs, path)}") from None
+
+
+@contextmanager
+def held(fs: Fs, dir: str) -> Iterator[None]:
+    """Keep engines out for a while, or raise `DataDirInUse`; what the file says stays as it is."""
+    lock = _locked(fs, dir, f"{dir}/{paths.LOCK_FILE}")
+    try:
+        yield
+    finally:
+        close_quietly(lock)
 
 
 class StoreLock:

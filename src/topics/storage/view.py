@@ -36,7 +36,7 @@ from topics.codec.segment import DataFrame, Footer
 from topics.codec.snapshot import Header, Snapshot, TopicItem
 from topics.errors import UnsupportedFormat
 from topics.fs import File, Fs, close_quietly, pread_all
-from topics.storage.reindex import DAMAGE, Entries, find_frames, live_of, reindex, stats
+from topics.storage.reindex import DAMAGE, Entries, data_end, find_frames, live_of, reindex, stats
 from topics.storage.segfile import SegmentFiles, entries_in
 from topics.storage.snapshot import LISTINGS_MAX, SnapshotStore
 from topics.storage.tiers.reading import ColdTier
@@ -276,6 +276,18 @@ class TopicView:
             if all(one is not None for one in found):
                 break
         return [one for one in found if one is not None]
+
+    def dead_bytes(self) -> Iterator[tuple[int, int, int]]:
+        """Of each sealed segment with data: its first seq, the bytes of its data, and those a rewrite gives back."""
+        for first, behind in self._spans(self._firsts()):
+            raw = self.files.read(self.files.path(first, "idx"))
+            try:
+                footer, gap, entries = self._index(first, behind, raw or b"")
+            except NotAFrame:
+                continue
+            size = data_end(entries)
+            if footer is not None and gap is None and size:
+                yield first, size, size - int(entries["len"][live_of(entries)].astype(np.int64).sum())
 
     def scan(
         self, from_seq: int = 1, to_seq: int | None = None, *, min_ts: int = 0, verify: bool = True

@@ -243,7 +243,7 @@ def test_an_active_segment_whose_entries_are_not_the_claimed_ones_is_a_warning_w
     assert found(storekit.flipped(clean, path, 9)) == {("warning", "claim_mismatch")}
     assert found(storekit.without(clean, path)) == {("warning", "claim_mismatch")}
     both = storekit.flipped(storekit.flipped(clean, path, 9), topic.path(3012, "data"), 35)
-    assert found(both) == {("warning", "claim_mismatch"), ("error", "idx_lost")}
+    assert found(both) == {("warning", "claim_mismatch"), ("error", "idx_lost"), ("error", "frame_damaged")}
 
 
 def test_a_lost_idx_costs_only_what_the_data_cannot_tell() -> None:

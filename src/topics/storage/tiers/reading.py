@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from topics import paths
 from topics.codec.snapshot import SegmentRow
@@ -40,6 +40,10 @@ class ColdTier:
         self._opening = threading.Lock()
 
     @property
+    def where(self) -> str | None:
+        return self._where
+
+    @property
     def is_remote(self) -> bool:
         """Whether reading takes requests over a network."""
         try:
@@ -62,6 +66,24 @@ class ColdTier:
         except (StoreUnavailable, SettingsError) as error:
             raise ColdUnavailable(str(error)) from error
 
+    def part(self, topic_id: int, first: int, generation: int, kind: Literal["idx", "tag"]) -> bytes | None:
+        """What lies beside a segment's data; None if it is surely not there."""
+        if self._where is None:
+            raise ColdUnavailable("a segment is in the cold tier and the snapshot names none")
+        segments, id = self._opened_or_told().topic(topic_id), SegmentId(first, generation)
+        try:
+            return segments.read_range(id, kind, 0, segments.len(id, kind))
+        except SegmentNotFound:
+            return None
+        except StoreUnavailable as error:
+            raise ColdUnavailable(str(error)) from error
+
+    def _opened_or_told(self) -> ColdRoot:
+        try:
+            return self._opened()
+        except (StoreUnavailable, SettingsError, ColdStoreMismatch) as error:
+            raise ColdUnavailable(str(error)) from error
+
     def stub(self, files: SegmentFiles, row: SegmentRow) -> bytes | None:
         """The lost `.idx` of a segment, if the tier has the one that the row names; a start fetches it [S-316]."""
         if self._where is None:
@@ -69,8 +91,8 @@ class ColdTier:
         wanted = Segment(row.first, row.count, row.data_len)
         wanted.idx_xxh3 = row.idx_xxh3
         try:
-            return same_stub(self._opened().topic(files.topic_id), files, wanted)
-        except (StoreUnavailable, SettingsError, ColdStoreMismatch) as error:
+            return same_stub(self._opened_or_told().topic(files.topic_id), files, wanted)
+        except StoreUnavailable as error:
             raise ColdUnavailable(str(error)) from error
 
     def close(self) -> None:

@@ -79,6 +79,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("doctor", "check every file of a store and say what to do; mend a damaged log", "topics.cli.doctor"),
     Command("export", "write topics to a Parquet, Arrow, CSV or JSON lines file", "topics.cli.export"),
     Command("completion", "print a script that completes commands in bash, zsh or fish", "topics.cli.completion"),
+    Command("pipeline", "jobs on Spark over whole stores: lake tables, checks, reports", "topics.cli.pipeline"),
 )
 
 # What to do next, by error code; the branch of the error decides when a code has no line of its own.

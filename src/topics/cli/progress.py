@@ -9,6 +9,7 @@ from topics.clock import Clock, SystemClock
 
 TERMINAL_EVERY_NS = 100_000_000
 PLAIN_EVERY_NS = 5_000_000_000
+BAR_CELLS = 24
 
 
 class Progress:
@@ -27,6 +28,7 @@ class Progress:
         self._every_ns = TERMINAL_EVERY_NS if self._terminal else PLAIN_EVERY_NS
         self._told_ns = self._clock.monotonic_ns()
         self._shown = False
+        self._total = 0
         self.files = 0
         self.bytes = 0
 
@@ -51,7 +53,20 @@ class Progress:
         self._told_ns = now
         self._write(self._text(), last=not self._terminal)
 
+    def at(self, done: int, total: int, unit: str) -> None:
+        """So many of so many; the first and the last are always told on a terminal."""
+        self.files, self._total, self._unit = done, total, unit
+        now = self._clock.monotonic_ns()
+        if self._silent or (now - self._told_ns < self._every_ns and not (self._terminal and done in (0, total))):
+            return
+        self._told_ns = now
+        self._write(self._text(), last=not self._terminal)
+
     def _text(self) -> str:
+        if self._total:
+            filled = BAR_CELLS * self.files // self._total
+            bar = f" [{'█' * filled}{'·' * (BAR_CELLS - filled)}]" if self._terminal else ""
+            return f"{self._label}:{bar} {self.files} of {self._total} {self._unit}"
         return f"{self._label}: {self.files} {self._unit}, {self.bytes / 1e6:.0f} MB done"
 
     def _write(self, text: str, *, last: bool) -> None:

@@ -178,6 +178,12 @@ class Remote:
         told = self.state(item.name)
         return _floors(told) if told is not None and (told["id"], told["epoch"]) == (item.id, item.epoch) else None
 
+    def call(self, method: str, target: str, body: object = None) -> dict[str, Any]:
+        """One exchange of JSON."""
+        raw = None if body is None else json.dumps(body).encode()
+        told: dict[str, Any] = json.loads(self._ask(method, target, raw).body)
+        return told
+
     def first_at(self, topic: str, ts: int, head: int) -> int:
         """The first record that is as late as `ts`, `head + 1` if there is none."""
         query = {"from_ts": ts, "limit": 1, "include_meta": False}
@@ -228,6 +234,12 @@ class Remote:
                     break
                 wait_s = answer.retry_after_s or wait_s
             threading.Event().wait(min(wait_s, WAIT_S_MAX))
+            answer = self._once(method, target, body)
+            if answer.status in (200, 201):
+                return answer
+            if answer.status not in (429, 503) or attempt == attempts - 1:
+                break
+            threading.Event().wait(min(answer.retry_after_s or 0.1 * 2**attempt, WAIT_S_MAX))
         code, message = answer.error()
         if answer.status in (401, 403):
             raise SourceError(code, f"{self.url}: {message}", _KEY_TODO)

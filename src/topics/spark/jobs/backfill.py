@@ -1,0 +1,214 @@
+"""`backfill`: a topic's records through a transform into another topic or a folder of Parquet files, once each [K-49].
+
+    transform    `--transform module:function`, DataFrame to DataFrame; or `--sql`, over the view `input`; or none
+    ranges       of so many seqs, one after the other; a range's number is its last seq
+    into         `--into TOPIC`: a staged commit with this job's name and the range's number, so it happens once [K-31]
+                 `--out DIR` alone: a folder `upto=<number>`, which appears when it is complete
+
+How far it is, the target knows: the committed number, or the newest folder. A run that was killed goes on behind it,
+and so does one that comes when there are more records. Driver only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
+
+from topics.fs import ensure_dir
+from topics.spark.failure import SourceError
+from topics.spark.jobs.lake import STAGING_DIR
+from topics.spark.jobs.place import Instance, Store
+from topics.spark.jobs.spread import spoken
+from topics.spark.jobs.work import Outcome, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RANGE: Final = 1_000_000
+FOLDER: Final = re.compile(r"upto=(\d{20})")
+
+
+class Asked(NamedTuple):
+    """What is to be done."""
+
+    instance: Instance
+    first: int
+    last: int
+    step: int
+
+    def ranges(self, done: int) -> list[tuple[int, int]]:
+        """What is left behind `done`."""
+        start = max(self.first, done + 1)
+        return [(at, min(at + self.step - 1, self.last)) for at in range(start, self.last + 1, self.step)]
+
+
+def check(work: Work, store: Store) -> None:
+    """One topic, one target, and a transform that can be found."""
+    if len(store.instances) != 1 or not work.topics:
+        raise SourceError("invalid_option", "--topic: a backfill replays one topic", "name exactly one")
+    into = work.options.get("into")
+    if not into and work.out is None:
+        raise SourceError("invalid_option", "there is no target", "use --into TOPIC, or --out DIR")
+    if into == store.instances[0].name:
+        raise SourceError("invalid_option", "--into: a topic cannot be replayed into itself", "name another one")
+    if work.options.get("transform") and work.options.get("sql"):
+        raise SourceError("invalid_option", "--transform and --sql exclude each other", "use one of them")
+    _function(work)
+
+
+def plan(work: Work, store: Store) -> dict[str, Any]:
+    """The ranges that are left."""
+    ranges = _asked(work, store).ranges(_done(work, store))
+    return {
+        "partitions": len(ranges),
+        "ranges": ranges[:100],
+        "records": sum(last + 1 - first for first, last in ranges),
+    }
+
+
+def run(work: Work, store: Store) -> Outcome:
+    ranges = _asked(work, store).ranges(_done(work, store))
+    rows = 0
+    for number, (first, last) in enumerate(ranges):
+        work.tell(number, len(ranges), "ranges written")
+        rows += _one(work, store.instances[0], first, last)
+    work.tell(len(ranges), len(ranges), "ranges written")
+    upto = ranges[-1][1] if ranges else _done(work, store)
+    return Outcome(rows, 0, {"ranges": len(ranges), "upto": upto, "name": name_of(work)})
+
+
+def name_of(work: Work) -> str:
+    """Under which the job is known to its target."""
+    target = work.options.get("into") or "files"
+    return str(work.options.get("name") or f"backfill:{work.topics[0]}>{target}")
+
+
+def _asked(work: Work, store: Store) -> Asked:
+    given = {name: work.options.get(name) for name in ("first", "last", "step")}
+    step = int(given["step"] or RANGE)
+    if step < 1:
+        raise SourceError("invalid_option", "--step: a range has at least one seq", "use a larger number")
+    instance = store.instances[0]
+    return Asked(instance, int(given["first"] or 1), int(given["last"] or _reach(work, instance)), step)
+
+
+def _reach(work: Work, instance: Instance) -> int:
+    """The last seq that no crash can take back."""
+    if work.place.url is None:
+        from topics.spark.directory import open_store
+
+        assert work.place.path is not None
+        topic = open_store(work.fs, work.place.path, work.place.cold).topic(instance.name)
+        return 0 if topic is None else topic.ckpt_seq
+    remote = work.place.server()
+    try:
+        return int(remote.segments(instance.name)["durable_seq"])
+    finally:
+        remote.close()
+
+
+def _done(work: Work, store: Store) -> int:
+    """The number of the newest range in the target."""
+    if not work.options.get("into"):
+        names = os.listdir(work.output()) if os.path.isdir(work.output()) else []
+        return max((int(match[1]) for name in names if (match := FOLDER.fullmatch(name))), default=0)
+    if work.place.url is None:
+        return _committed_in_directory(work)
+    remote = work.place.server()
+    try:
+        return int(remote.call("GET", f"/v0/txn/{quote(name_of(work), safe='')}")["version"] or 0)
+    finally:
+        remote.close()
+
+
+def _committed_in_directory(work: Work) -> int:
+    """The committed version. A store that was killed knows it only after a start, so it is opened for a moment."""
+    from topics.engine.backup import as_laid_out
+    from topics.engine.config import EngineConfig
+    from topics.engine.engine import Engine
+    from topics.storage.view import StoreView
+
+    path = work.place.path
+    assert path is not None
+    Engine.open(path, as_laid_out(work.fs, path, EngineConfig())).close()
+    header = StoreView(work.fs, path).header
+    rows = () if header is None else header.commits
+    return max((row.version for row in rows if row.id == name_of(work)), default=0)
+
+
+def _one(work: Work, instance: Instance, first: int, last: int) -> int:
+    """One range; how many rows went in."""
+    import topics.spark
+
+    place = work.place
+    where: dict[str, Any] = {"path": place.path, "url": place.url}
+    if place.api_key:
+        where["apiKey"] = place.api_key
+    read = {**where, "cold": place.cold} if place.cold else where
+    frame = topics.spark.read(
+        work.spark(), topics=instance.name, seq=(first, last), meta="json", onDataLoss="skip", **read
+    )
+    made = _transformed(work, frame.select("topic", "seq", "ts", "node", "tag", "data", "meta"))
+    if not work.options.get("into"):
+        return _to_folder(work, made, last)
+    if "topic" in made.columns:
+        made = made.drop("topic")
+    kept = [name for name in ("data", "tag", "node", "meta") if name in made.columns]
+    with spoken():
+        made = made.select(*kept).persist()
+        try:
+            topics.spark.write(made, topic=work.options["into"], app_id=name_of(work), version=last, **where)
+            return made.count()
+        finally:
+            made.unpersist()
+
+
+def _to_folder(work: Work, frame: DataFrame, last: int) -> int:
+    out = work.output()
+    aside = f"{out}/{STAGING_DIR}/{work.run}"
+    ensure_dir(work.fs, f"{out}/{STAGING_DIR}")
+    with spoken():
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(aside)
+        rows = work.spark().read.schema(frame.schema).parquet(aside).count()
+    for name in os.listdir(aside):
+        if name.startswith(("_", ".")):
+            os.unlink(f"{aside}/{name}")
+    try:
+        os.rename(aside, f"{out}/upto={last:020d}")
+    except OSError:
+        shutil.rmtree(aside)
+        raise
+    work.fs.sync_dir(out)
+    return rows
+
+
+def _transformed(work: Work, frame: DataFrame) -> DataFrame:
+    function, query = _function(work), work.options.get("sql")
+    if function is not None:
+        return function(frame)  # type: ignore[no-any-return]
+    if query:
+        frame.createOrReplaceTempView("input")
+        with spoken():
+            return work.spark().sql(str(query))
+    return frame
+
+
+def _function(work: Work) -> Any:
+    """The function that `--transform` names."""
+    given = work.options.get("transform")
+    if not given:
+        return None
+    module, _, name = str(given).partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        what = f"--transform: {given!r} cannot be found: {error}"
+        raise SourceError("invalid_option", what, "name it as MODULE:FUNCTION, importable from here") from error
+    finally:
+        sys.path.remove(os.getcwd())

@@ -1,0 +1,119 @@
+"""`scrub`: is every byte of a store what it should be, in all tiers, looked at in parallel (10 §5).
+
+The examination is `topics doctor`'s: snapshots and log are looked at here, topics by tasks. Nothing is changed and no
+lock taken; with a server running, what it does all the time is only noted. Status 1 if anything is damaged, also where
+another copy makes it good. With `--out` the report is a page there, too. Driver only, but for the task.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from topics.fs import Fs, OsFs, ensure_dir, replace_file
+from topics.spark.failure import SourceError
+from topics.spark.jobs import page
+from topics.spark.jobs.place import Place, Store
+from topics.spark.jobs.spread import spread
+from topics.spark.jobs.work import FAILED, OK, Outcome, Work
+from topics.storage.findings import Area, Finding
+from topics.storage.inspect import Report, inspect
+from topics.storage.inspect_topic import Expected, check_topic
+from topics.storage.tiers.reading import ColdTier
+from topics.storage.view import StoreView, read_store_id
+
+
+class Item(NamedTuple):
+    """A topic to examine."""
+
+    path: str
+    expected: Expected
+    """Without its cold tier, which a task opens for itself."""
+    cold: str | None
+    store: str | None
+    in_use: bool
+
+
+def check(work: Work, store: Store) -> None:
+    """The files must be here."""
+    data_dir(work.fs, work.place)
+
+
+def data_dir(fs: Fs, place: Place) -> str:
+    """Where the files of a store are; a server's have to be on this machine."""
+    if place.path is not None:
+        return place.path
+    remote = place.server()
+    try:
+        names = remote.topics(".*")
+        told: dict[str, Any] = remote.segments(names[0]) if names else {"data_dir": "", "store": None}
+    finally:
+        remote.close()
+    if not names or read_store_id(fs, told["data_dir"]) != told["store"]:
+        what = f"the files of {place.url} cannot be reached from here"
+        raise SourceError("not_local", what, "run it on the server's machine, or name a copy with --path")
+    return str(told["data_dir"])
+
+
+def plan(work: Work, store: Store) -> dict[str, Any]:
+    """What would be looked at."""
+    path = data_dir(work.fs, work.place)
+    topics = StoreView(work.fs, path, cold=work.place.cold).topics()
+    size = sum(row.data_len for topic in topics for row in topic.item.segments)
+    return {"path": path, "topics": len(topics), "partitions": len(topics), "bytes": size}
+
+
+def run(work: Work, store: Store) -> Outcome:
+    path = data_dir(work.fs, work.place)
+    in_use = bool(work.options.get("in_use")) or work.place.url is not None
+
+    def in_parallel(topics: list[Expected]) -> list[Area]:
+        items = [Item(path, one._replace(cold=None), one.cold.where, store.id, in_use) for one in topics]  # type: ignore[arg-type]
+        told = spread(work.spark(), items, examined, work.tell, "topics examined") if items else []
+        return [_area(one) for one in told]
+
+    report = inspect(work.fs, path, in_use=in_use, cold=work.place.cold, check=in_parallel)
+    bad = [one for one in report.findings if one.severity != "note"]
+    if work.out is not None:
+        ensure_dir(work.fs, work.out)
+        replace_file(work.fs, f"{work.out}/scrub.html", render(report).encode())
+    rows = sum(area.records for area in report.areas if area.label)
+    files, size = sum(area.files for area in report.areas), sum(area.bytes for area in report.areas)
+    told = {"files": files, "findings": [one._asdict() for one in bad], "report": work.out and f"{work.out}/scrub.html"}
+    return Outcome(rows, size, told, FAILED if bad else OK)
+
+
+def examined(item: Item) -> Iterator[dict[str, Any]]:
+    """The area of one topic. A task."""
+    fs = OsFs()
+    cold = ColdTier(fs, item.cold, item.store)
+    try:
+        expected = item.expected._replace(cold=cold)
+        area = check_topic(fs, item.path, expected, in_use=item.in_use, looked=lambda size: None)
+    finally:
+        cold.close()
+    yield {**area._asdict(), "findings": [one._asdict() for one in area.findings]}
+
+
+def _area(told: dict[str, Any]) -> Area:
+    return Area(**{**told, "findings": tuple(Finding(**one) for one in told["findings"])})
+
+
+def render(report: Report) -> str:
+    """The report as a page."""
+    counts = Counter(one.severity for one in report.findings)
+    verdict = f"{counts['error']} errors, {counts['warning']} warnings, {counts['note']} notes"
+    damaged = counts["error"] or counts["warning"]
+    areas = [
+        [f"{one.name} {one.label}".strip(), one.files, one.bytes, one.records, one.verdict] for one in report.areas
+    ]
+    found = [[one.severity, one.code, one.where, one.what, one.means, one.do] for one in report.findings]
+    return page.page(
+        f"Scrub of {report.path}",
+        page.paragraph(verdict, "bad" if damaged else "ok"),
+        page.rows("Bytes by area", [(row[0], row[2]) for row in areas[:40]]),  # type: ignore[misc]
+        page.table(["area", "files", "bytes", "holds", "verdict"], areas),
+        page.heading("Findings"),
+        page.table(["severity", "what", "where", "details", "means", "to do"], found),
+    )

@@ -228,18 +228,12 @@ class Remote:
                     raise
             else:
                 self.met = True
-                if answer.status == 200:
+                if answer.status in (200, 201):
                     return answer
                 if answer.status not in (429, 503) or is_last:
                     break
                 wait_s = answer.retry_after_s or wait_s
             threading.Event().wait(min(wait_s, WAIT_S_MAX))
-            answer = self._once(method, target, body)
-            if answer.status in (200, 201):
-                return answer
-            if answer.status not in (429, 503) or attempt == attempts - 1:
-                break
-            threading.Event().wait(min(answer.retry_after_s or 0.1 * 2**attempt, WAIT_S_MAX))
         code, message = answer.error()
         if answer.status in (401, 403):
             raise SourceError(code, f"{self.url}: {message}", _KEY_TODO)

@@ -13,13 +13,16 @@ import pytest
 from tests.api.kit import Running, running
 from tests.spark.between import Reply, between
 from topics.codec import envelope
+from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
+from topics.fs import OsFs
 from topics.spark.failure import SourceError
 from topics.spark.parts import Chunker, Staged, Target, TooLarge, Version, stage
 from topics.spark.rows import Row
 from topics.spark.sink import LEFT_MS, FolderTarget
 from topics.spark.upload import ServerTarget
 from topics.spark.writeoptions import WriteOptions, parse_write
+from topics.storage.view import StoreView
 
 ONE = Version("job", 1)
 BUSY = Reply(503, b'{"error":{"code":"not_ready","message":"busy"}}')
@@ -253,6 +256,22 @@ def test_a_store_that_is_open_elsewhere_says_so(tmp_path: Path) -> None:
         target.commit(ONE, [part])
     target.commit(ONE, [part])
     assert in_store(tmp_path) == [1, 2, 3]
+
+
+def test_a_store_keeps_its_cold_tier(tmp_path: Path) -> None:
+    """K-30, 06 §16: the commit opens it with the tier that it has."""
+    cold = str(tmp_path / "cold")
+    config = EngineConfig(cold_dir=cold, hot_retain_segments=0, segment_max_events=2)
+    with Engine.open(str(tmp_path / "store"), config) as engine:
+        engine.append("t", [{"data": n} for n in range(10)])
+        engine.checkpoint(full=True)
+    target, options = folder(tmp_path)
+    target.commit(ONE, [staged(target, options, rows(10, 12))])
+    header = StoreView(OsFs(), str(tmp_path / "store")).header
+    assert header is not None
+    assert header.cold == cold
+    with Engine.open(str(tmp_path / "store"), config) as engine:
+        assert [one.data for one in engine.read("t", 0).records] == list(range(13))
 
 
 def test_an_aborted_part_and_one_that_was_given_up_leave_nothing(tmp_path: Path) -> None:

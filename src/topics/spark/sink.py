@@ -30,6 +30,7 @@ from topics.clock import SystemClock
 from topics.codec import envelope
 from topics.codec import part as codec
 from topics.codec.frame import NotAFrame
+from topics.engine.backup import as_laid_out
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.engine.txn import AttachMode
@@ -41,7 +42,6 @@ from topics.spark.failure import SourceError
 from topics.spark.parts import Staged, Version
 from topics.spark.rows import Row
 from topics.spark.writeoptions import WriteOptions
-from topics.storage.view import StoreView
 
 log = logging.getLogger("topics.spark")
 
@@ -100,19 +100,17 @@ class FolderTarget:
         end = clock.monotonic_ns() + min(self._options.retry_ms, IN_USE_MS) * 1_000_000
         while True:
             try:
-                return Engine.open(self._path, EngineConfig(cold_dir=self._cold()))
+                return Engine.open(self._path, self._config())
             except DataDirInUse as error:
                 if clock.monotonic_ns() > end:
                     what = f"{self._path} is open in another process, such as a server"
                     raise SourceError(error.code, what, "write with `url` while a server runs") from error
             threading.Event().wait(LOOK_S)
 
-    def _cold(self) -> str | None:
-        """Where old segments of the store are, as it says itself: opened without, it would forget."""
-        if not os.path.isdir(os.path.join(self._path, META_DIR)):
-            return None
-        header = StoreView(OsFs(), self._path).header
-        return None if header is None else header.cold
+    def _config(self) -> EngineConfig:
+        """As the store is laid out, if it is there already."""
+        is_new = not os.path.isdir(os.path.join(self._path, META_DIR))
+        return EngineConfig() if is_new else as_laid_out(OsFs(), self._path, EngineConfig())
 
     def abort(self, version: Version) -> None:
         """Remove the part files."""

@@ -4,6 +4,7 @@
 
 BIN := .venv/bin
 CODE := src tests tools $(wildcard bench)
+BOTH := tests/unit/codec tests/unit/storage tests/crash/test_cases_log.py tests/crash/test_cases_segments.py
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -11,8 +12,9 @@ help: ## list the targets
 run: env-run ## start the server on 127.0.0.1:4000 with ./topics-data
 	@$(BIN)/topics serve
 
-test: check ## check, then every test; what CI runs
+test: check ## check, then every test, and those of the formats without the kernel too; what CI runs
 	@$(BIN)/pytest -n 2
+	@if tools/kernel installed; then TOPICS_KERNEL=pure $(BIN)/pytest -n 2 -q $(BOTH); fi
 
 check: env-dev ## lint, formatting, types, direction of imports; the same of the kernel
 	@$(BIN)/ruff check $(CODE)

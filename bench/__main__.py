@@ -112,11 +112,12 @@ def _scratch(dir: Path) -> Iterator[Path]:
 
 
 def _say_where(name: str, doc: str, result: Mapping[str, Any]) -> None:
-    found = result["machine"]
+    found, versions = result["machine"], result["versions"]
     print(f"\n{name}: {doc.strip().splitlines()[0]}")
     print(
         f"{found['cpu']}, {found['cores']} cores, {found['kernel']}, {found['filesystem']}; "
-        f"Python {result['versions']['python']}; commit {result['commit']}; load {found['load_before'][0]}"
+        f"Python {versions['python']}, {versions['topics kernel']} kernel; commit {result['commit']}; "
+        f"load {found['load_before'][0]}"
     )
     if found["filesystem"] in ("tmpfs", "ramfs"):
         print("This is memory, not a disk: syncs cost nothing here. Choose another --dir.")

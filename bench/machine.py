@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from topics.codec import kernel as topics_kernel
+
 ROOT = Path(__file__).resolve().parent.parent
 DEPENDENCIES = ("crc32c", "msgspec", "numpy", "xxhash")
 
@@ -27,7 +29,11 @@ def describe(dir: Path) -> dict[str, Any]:
             "load_before": [round(load, 2) for load in os.getloadavg()],
         },
         "commit": commit(),
-        "versions": {"python": sys.version.split()[0], **{name: metadata.version(name) for name in DEPENDENCIES}},
+        "versions": {
+            "python": sys.version.split()[0],
+            "topics kernel": topics_kernel.name(),
+            **{name: metadata.version(name) for name in DEPENDENCIES},
+        },
     }
 
 

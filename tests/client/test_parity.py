@@ -298,7 +298,7 @@ def test_nobody_has_operations_that_the_others_lack() -> None:
         return {name for name, _ in inspect.getmembers(cls, callable) if not name.startswith("_")}
 
     assert names(Log) == names(AsyncLog) == set(PUBLIC)
-    assert names(Client) == names(AsyncClient) == {*PUBLIC, "call", "open_stream"}
+    assert names(Client) == names(AsyncClient) == {*PUBLIC, "call", "exchange", "open_stream"}
 
 
 def test_iterating_is_lazy_and_may_be_left(tmp_path: Path) -> None:

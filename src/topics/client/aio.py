@@ -201,14 +201,15 @@ class AsyncClient(AsyncSurface):
                     heard = None
                 else:
                     assert isinstance(step, Request)
-                    heard = Heard(await self._exchange(step), self._now_s())
+                    heard = Heard(await self.exchange(step), self._now_s())
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
 
-    async def _exchange(self, request: Request) -> Answer | Fault:
+    async def exchange(self, request: Request) -> Answer | Fault:
+        """One request, once: what was answered, or why nothing was."""
         try:
             connection = await self._pool.take()
         except OSError as error:
@@ -509,7 +510,7 @@ class AsyncClientWatch(AsyncWatch):
                         self._stream, found = found, Answer(200, {}, b"")
                     heard = Heard(found, client._now_s())
                 else:
-                    heard = Heard(await client._exchange(step), client._now_s())
+                    heard = Heard(await client.exchange(step), client._now_s())
         except StopIteration:
             return
 

@@ -226,14 +226,15 @@ class Client(Surface):
                     heard = None
                 else:
                     assert isinstance(step, Request)
-                    heard = Heard(self._exchange(step), self._now_s())
+                    heard = Heard(self.exchange(step), self._now_s())
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
 
-    def _exchange(self, request: Request) -> Answer | Fault:
+    def exchange(self, request: Request) -> Answer | Fault:
+        """One request, once: what was answered, or why nothing was."""
         try:
             connection = self._pool.take()
         except OSError as error:
@@ -530,7 +531,7 @@ class ClientWatch(Watch):
                         self._stream, found = found, Answer(200, {}, b"")
                     heard = Heard(found, client._now_s())
                 else:
-                    heard = Heard(client._exchange(step), client._now_s())
+                    heard = Heard(client.exchange(step), client._now_s())
         except StopIteration:
             return
 

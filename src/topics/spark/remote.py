@@ -6,21 +6,23 @@ answered before and does not now: it may be starting again. One connection per o
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from topics import paths
+from topics.client.http1 import Answer, Request
+from topics.client.sync import Client
 from topics.codec.place import topic_mask
 from topics.codec.segment import Scanned, decode_scan
 from topics.codec.snapshot import TopicItem
+from topics.errors import CallerError
 from topics.fs import Fs
 from topics.spark.directory import covering, same_store
 from topics.spark.failure import SourceError
@@ -81,11 +83,12 @@ class Answered(NamedTuple):
 
     status: int
     body: bytes
-    headers: http.client.HTTPMessage
+    headers: Mapping[str, str]
+    """Names in lower case."""
 
     @property
     def retry_after_s(self) -> float:
-        text = self.headers.get("Retry-After", "")
+        text = self.headers.get("retry-after", "")
         return float(text) if text.isdigit() else 0.0
 
     def error(self) -> tuple[str, str]:
@@ -101,15 +104,12 @@ class Remote:
     """A server, as a reader sees it."""
 
     def __init__(self, url: str, api_key: str | None, timeout_s: float = TIMEOUT_S) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SourceError("invalid_option", f"url: {url!r} is no address of a server", "use http://HOST:PORT")
+        try:
+            self._client = Client(url, api_key or None)
+        except CallerError as error:
+            raise SourceError("invalid_option", f"url: {error}", "use http://HOST:PORT") from None
         self.url = url
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
-        self._base = parts.path.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout_s = timeout_s
-        self._connection: http.client.HTTPConnection | None = None
         self.met = False
         """Whether it is known to be there."""
 
@@ -119,9 +119,7 @@ class Remote:
         return cls(options.url, options.api_key)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._client.close()
 
     def topics(self, pattern: str) -> list[str]:
         """Names that match, in order."""
@@ -199,11 +197,11 @@ class Remote:
         """Records from `first` on; `NotAFrame` if they are another instance's, whose frames carry another mask."""
         query = {"from_seq": first, "to_seq": last, "max_bytes": PAGE_BYTES}
         answer = self._post(f"/v0/topics/{quote(item.name, safe='')}/scan", query)
-        tombstone = answer.headers.get("Topics-Tombstone")
+        tombstone = answer.headers.get("topics-tombstone")
         return Page(
             decode_scan(answer.body, topic_mask(item.id)),
-            int(answer.headers["Topics-Next-Seq"]),
-            int(answer.headers["Topics-Head-Seq"]),
+            int(answer.headers["topics-next-seq"]),
+            int(answer.headers["topics-head-seq"]),
             None if tombstone is None else _TOMBSTONE.decode(tombstone),
         )
 
@@ -243,21 +241,14 @@ class Remote:
 
     def _once(self, method: str, target: str, body: bytes | None, kind: str = "application/json") -> Answered:
         """One exchange; a connection that was closed meanwhile is opened again, once."""
-        headers = self._headers | ({"Content-Type": kind} if body is not None else {})
-        for fresh in (self._connection is None, True):
-            if self._connection is None:
-                maker = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-                self._connection = maker(self._host, self._port, timeout=self._timeout_s)
-            try:
-                self._connection.request(method, self._base + target, body, headers)
-                answer = self._connection.getresponse()
-                return Answered(answer.status, answer.read(), answer.headers)
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                if fresh:
-                    what = f"{self.url} does not answer: {str(error) or type(error).__name__}"
-                    raise SourceError("unreachable", what, "start the server, or correct `url`") from error
-        raise AssertionError("unreachable")
+        request = Request(method, target, body, answer_s=self._timeout_s, content_type=kind)
+        outcome = self._client.exchange(request)
+        if not isinstance(outcome, Answer) and outcome.stale:
+            outcome = self._client.exchange(request)
+        if isinstance(outcome, Answer):
+            return Answered(outcome.status, outcome.body, outcome.headers)
+        what = f"{self.url} does not answer: {outcome.message}"
+        raise SourceError("unreachable", what, "start the server, or correct `url`")
 
 
 _FIRSTS = msgspec.json.Decoder(Firsts)

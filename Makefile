@@ -12,9 +12,9 @@ help: ## list the targets
 run: env-run ## start the server on 127.0.0.1:4000 with ./topics-data
 	@$(BIN)/topics serve
 
-test: check ## check, then every test, and those of the formats without the kernel too; what CI runs
-	@$(BIN)/pytest -n 2
+test: check ## check, then the tests of the formats without the kernel, then every test; what CI runs
 	@if tools/kernel installed; then TOPICS_KERNEL=pure $(BIN)/pytest -n 2 -q $(BOTH); fi
+	@$(BIN)/pytest -n 2 --dist worksteal
 
 check: env-dev ## lint, formatting, types, direction of imports; the same of the kernel
 	@$(BIN)/ruff check $(CODE)

@@ -60,6 +60,20 @@ def test_the_palette_goes_to_topics_and_back_to_where_the_focus_was(console: Con
     expect(page.get_by_label("Data")).to_be_visible()
 
 
+def test_the_palette_does_things_too(console: Console, client: httpx.Client) -> None:
+    page = console.at()
+    console.heading("Overview")
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox")).to_be_focused()
+    page.keyboard.type("new topic")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Name")).to_be_focused()
+    page.keyboard.type("from.keys")
+    page.keyboard.press("Enter")
+    console.heading("from.keys")
+    assert ok(client.get("/v0/topics/from.keys"))["count"] == 0
+
+
 def test_a_record_is_published_and_read_by_keys_alone(console: Console, client: httpx.Client) -> None:
     put(client, "typed")
     write(client, "typed", {"n": 1}, {"n": 2})

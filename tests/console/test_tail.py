@@ -151,7 +151,7 @@ def test_gaps_stand_in_line(console: Console, client: httpx.Client) -> None:
     write(client, "gappy", *range(20))
     page = console.at("#/topics/gappy?from=3")
     see_seq(page, 20)
-    expect(page.locator(".rec.gap")).to_have_text("gap: 3 – 15 lost (from_seq_too_old)")
+    expect(page.locator(".rec.gap")).to_have_text("gap: 3 – 15 evicted by a cap")
     assert rows(page) == [16, 17, 18, 19, 20]
     ok(client.post("/v0/topics/gappy/delete", json={"seqs": [18]}))
     again = console.at("#/topics/gappy?from=17")

@@ -51,6 +51,8 @@ function App() {
   if (standing === "unknown") return html`<${Waiting} />`;
   if (!inside) return html`<${KeyPrompt} wrong=${standing === "wrong"} />`;
   const actions = [
+    { text: "New topic", about: "action", to: address("topics", "", { new: 1 }) },
+    { text: "New router", about: "action", to: address("routers", "", { new: 1 }) },
     ...PLACES.map(([id, label]) => ({ text: String(label), about: "page", to: address(String(id)) })),
     ...(here.page === "topics" && here.name
       ? [["publish", "Publish a record"], ["segments", "Segments"], ["delete", "Delete records"], ["config", "Configuration"]].map(([view, label]) => ({ text: `${label}`, about: here.name, to: address("topics", here.name, { view }) }))
@@ -87,7 +89,7 @@ function Page({ here }) {
   if (here.page === "overview") return html`<${OverviewPage} />`;
   if (here.page === "topics") return here.name ? html`<${TopicPage} key=${here.name} name=${here.name} query=${here.query} />` : html`<${TopicsPage} query=${here.query} />`;
   if (here.page === "queues") return html`<${QueuesPage} name=${here.name} />`;
-  if (here.page === "routers") return html`<${RoutersPage} />`;
+  if (here.page === "routers") return html`<${RoutersPage} query=${here.query} />`;
   if (here.page === "pipelines") return html`<${PipelinesPage} />`;
   if (here.page === "settings") return html`<${SettingsPage} />`;
   return html`<section class="panel flush"><${Empty} title="There is no such page"><a href=${address("overview")}>To the overview</a><//></section>`;

@@ -61,8 +61,15 @@ export class Tail {
         const state = await get(topicPath(this.topic, "?touch=false"));
         if (seek !== this.seek) return;
         this.head = state.head_seq;
-        this.cursor = from === null || from === undefined ? Math.max(state.head_seq - BACK, state.earliest_seq - 1, 0) : Math.min(Math.max(from - 1, 0), state.head_seq);
-        this.follow();
+        if (from === null || from === undefined) {
+          this.cursor = Math.max(state.head_seq - BACK, state.earliest_seq - 1, 0);
+          this.follow();
+        } else {
+          // A page first: it tells of a gap with its real reason, which a stream that begins does not.
+          this.cursor = Math.min(Math.max(from - 1, 0), state.head_seq);
+          this.mode = "paging";
+          await this.more();
+        }
       }
     } catch (error) {
       if (seek === this.seek) this.fail(error);

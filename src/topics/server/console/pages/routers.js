@@ -1,11 +1,11 @@
 // @ts-check
 /** Routers: which topic is copied into which, how far behind, how fast; add and remove. */
 import { all, del, put, routerPath } from "../lib/api.js";
-import { html, useMemo, useState } from "../lib/dom.js";
+import { html, useEffect, useMemo, useState } from "../lib/dom.js";
 import { count, rate } from "../lib/format.js";
 import { NODE, layout } from "../lib/graph.js";
 import { usePoll } from "../lib/poll.js";
-import { address } from "../lib/route.js";
+import { address, replace } from "../lib/route.js";
 import { perSecond } from "../lib/series.js";
 import { Button, Check, Dialog, Empty, Failed, Field, Typed, curl } from "../ui/parts.js";
 
@@ -26,11 +26,18 @@ async function ask(signal) {
   return found;
 }
 
-export function RoutersPage() {
+/** @param {{query: URLSearchParams}} props */
+export function RoutersPage({ query }) {
   const found = usePoll(ask, 3000, []);
   const [dialog, setDialog] = useState(/** @type {any} */ (null));
+  useEffect(() => {
+    if (query.get("new")) setDialog({ kind: "add" });
+  }, [query]);
   const rows = found.value ?? [];
-  const closed = () => setDialog(null);
+  const closed = () => {
+    setDialog(null);
+    if (query.get("new")) replace(address("routers"));
+  };
   const body = '{"source":"orders","dest":"orders.eu","filter":"eu:*"}';
   return html`
     <div class="head"><h1>Routers</h1><span class="muted tab">${found.value ? count(rows.length) : ""}</span><span class="grow"></span>

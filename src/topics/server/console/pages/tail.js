@@ -91,6 +91,17 @@ export function TailView({ name, query }) {
   </section>`;
 }
 
+const REASONS = /** @type {Record<string, string>} */ ({
+  cap: "evicted by a cap",
+  ttl: "expired",
+  mixed: "evicted or expired",
+  source_trim: "lost before they were copied",
+  corrupt: "damaged",
+  crash: "lost in a crash",
+  from_seq_too_old: "no longer kept",
+  recreated: "of the topic before, which was deleted and made anew",
+});
+
 const SAID = /** @type {Record<string, [string, string]>} */ ({
   seeking: ["warn", "reading"],
   paging: ["warn", "scroll for more"],
@@ -138,7 +149,7 @@ function List({ tail, stick, onStick, selected, onSelect }) {
     const one = rows.at(at);
     if (!one) return null;
     if (one.kind === "gap") {
-      return html`<div key=${one.id} class="rec gap" role="option" aria-disabled="true" aria-selected="false">gap: ${count(one.from)} – ${count(one.to)} ${one.reason === "recreated" ? "of the topic before; it was made anew" : `lost (${one.reason})`}</div>`;
+      return html`<div key=${one.id} class="rec gap" role="option" aria-disabled="true" aria-selected="false">gap: ${count(one.from)} – ${count(one.to)} ${REASONS[one.reason] ?? one.reason}</div>`;
     }
     return html`<div key=${one.id} id=${`rec-${one.id}`} class="rec" role="option" aria-selected=${String(selected?.id === one.id)} onClick=${() => {
       onSelect(one);
@@ -147,7 +158,7 @@ function List({ tail, stick, onStick, selected, onSelect }) {
       <span class="seq">${one.seq}</span><span class="ts">${clock(one.ts)}</span><span class="tag">${one.tag}</span><span class="node muted">${one.node}</span><span class="data">${one.text}</span>
     </div>`;
   };
-  return html`<${VirtualList} count=${rows.length} height=${ROW} row=${row} stick=${stick} onStick=${onStick} dropped=${rows.dropped} show=${shown}
+  return html`<${VirtualList} count=${rows.length} height=${ROW} row=${row} stick=${stick} onStick=${(/** @type {boolean} */ is) => onStick(is && tail.mode !== "paging")} dropped=${rows.dropped} show=${shown}
     onEnd=${() => void tail.more()}
     attrs=${{ role: "listbox", tabIndex: 0, "aria-label": "records", "aria-activedescendant": selected ? `rec-${selected.id}` : undefined, onKeyDown: pressed }} />`;
 }

@@ -1,14 +1,14 @@
 // @ts-check
 /** Topics: all of them, to be searched and sorted; create and delete. */
 import { del, put, topicPath } from "../lib/api.js";
-import { html, useMemo, useState } from "../lib/dom.js";
+import { html, useEffect, useMemo, useState } from "../lib/dom.js";
 import { ago, bytes, count, duration, rate, short } from "../lib/format.js";
 import { usePoll } from "../lib/poll.js";
 import { address, go, replace } from "../lib/route.js";
 import { Topics, known } from "../lib/topics.js";
 import { Spark } from "../ui/chart.js";
 import { VirtualList } from "../ui/list.js";
-import { Button, Check, ClassBadge, Dialog, Empty, Failed, Field, Typed, curl } from "../ui/parts.js";
+import { Button, Check, ClassBadge, Dialog, Empty, Failed, Field, Typed, curl, useReason } from "../ui/parts.js";
 
 const ROW = 36;
 const remembered = new Topics();
@@ -30,8 +30,12 @@ const COLUMNS = [
 /** @param {{query: URLSearchParams}} props */
 export function TopicsPage({ query }) {
   const [system, setSystem] = useState(false);
+  const reason = useReason(["delete"]);
   const found = usePoll((signal) => remembered.ask(signal, system), 3000, [system]);
   const [dialog, setDialog] = useState(/** @type {any} */ (null));
+  useEffect(() => {
+    if (query.get("new")) setDialog({ kind: "create" });
+  }, [query]);
   const text = query.get("q") ?? "";
   const sort = query.get("sort") ?? "topic";
   const down = query.get("down") === "1";
@@ -39,7 +43,10 @@ export function TopicsPage({ query }) {
   const rows = useMemo(() => arranged(found.value ?? [], text, sort, down), [found.value, text, sort, down]);
   const show = (/** @type {Record<string, string | null>} */ changed) =>
     replace(address("topics", "", { q: text, sort: sort === "topic" ? null : sort, down: down ? "1" : null, ...changed }));
-  const closed = () => setDialog(null);
+  const closed = () => {
+    setDialog(null);
+    if (query.get("new")) show({});
+  };
   return html`
     <div class="head">
       <h1>Topics</h1>
@@ -67,7 +74,7 @@ export function TopicsPage({ query }) {
         ${found.value && rows.length === 0
           ? html`<${Nothing} text=${text} />`
           : html`<${VirtualList} kind="topics-list" count=${rows.length} height=${ROW} attrs=${{ role: "rowgroup", tabIndex: 0, "aria-label": "topics, scrollable" }}
-              row=${(/** @type {number} */ at) => html`<${Line} key=${rows[at]?.topic} one=${rows[at]} at=${at} onDelete=${(/** @type {Entry} */ one) => setDialog({ kind: "delete", one })} />`} />`}
+              row=${(/** @type {number} */ at) => html`<${Line} key=${rows[at]?.topic} one=${rows[at]} at=${at} reason=${reason} onDelete=${(/** @type {Entry} */ one) => setDialog({ kind: "delete", one })} />`} />`}
       </section>
     </div>
     ${dialog?.kind === "create" && html`<${Create} onClose=${closed} />`}
@@ -91,8 +98,9 @@ function arranged(all, text, sort, down) {
   return rows;
 }
 
-/** @param {{one: Entry | undefined, at: number, onDelete: (one: Entry) => void}} props */
-function Line({ one, at, onDelete }) {
+/** Rows come and go by the dozen while one scrolls: they are made of plain elements.
+ * @param {{one: Entry | undefined, at: number, reason: string, onDelete: (one: Entry) => void}} props */
+function Line({ one, at, reason, onDelete }) {
   if (!one) return null;
   return html`<div class="cols line" role="row" aria-rowindex=${at + 2}>
     <span class="titled" role="cell"><a class="cut" href=${address("topics", one.topic)} title=${one.topic}>${one.topic}</a>${one.type === "queue" && html`<span class="badge type">queue</span>`}</span>
@@ -104,7 +112,7 @@ function Line({ one, at, onDelete }) {
     <span role="cell"><${ClassBadge} name=${one.durability} /></span>
     <span class="num wide" role="cell">${one.effective_priority}</span>
     <span class="num wide" role="cell" title=${ago(one.last_write_ts)}>${one.earliest_ts === null ? "–" : duration(Date.now() - one.earliest_ts)}</span>
-    <span class="wide" role="cell">${one.topic.startsWith("$") ? null : html`<${Button} kind="quiet small" needs=${["delete"]} label=${`delete ${one.topic}`} onClick=${() => onDelete(one)}>✕<//>`}</span>
+    <span class="wide" role="cell">${one.topic.startsWith("$") ? null : html`<button type="button" class="button quiet small" aria-label=${`delete ${one.topic}`} aria-disabled=${reason ? "true" : undefined} title=${reason || undefined} onClick=${() => !reason && onDelete(one)}>✕</button>`}</span>
   </div>`;
 }
 

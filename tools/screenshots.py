@@ -39,7 +39,8 @@ PAGES = {
 }
 WARM_MS = 45_000
 """Until charts have a shape and a dead letter is there."""
-SETTLE_MS = 4500
+SETTLE_MS = {"topics": 30_000, "queue": 30_000}
+SETTLE_LEAST_MS = 4500
 
 
 @contextmanager
@@ -74,7 +75,7 @@ def take(browser: Browser, url: str, out: Path, *, warm_ms: int) -> list[str]:
     for name, address in PAGES.items():
         for page in pages.values():
             page.evaluate("(to) => { location.hash = to }", address)
-        next(iter(pages.values())).wait_for_timeout(SETTLE_MS)
+        next(iter(pages.values())).wait_for_timeout(SETTLE_MS.get(name, SETTLE_LEAST_MS))
         for (scheme, size), page in pages.items():
             page.screenshot(path=out / f"{name}-{scheme}-{size}.png")
     return wrong

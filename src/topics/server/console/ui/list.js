@@ -30,8 +30,10 @@ export function VirtualList({ count, height, row, attrs = {}, kind = "", stick =
     if (!element) return;
     const gone = dropped - before.current;
     before.current = dropped;
+    // Looking where it is makes the browser lay the page out: only when it was moved.
     if (stick) element.scrollTop = count * height;
     else if (gone) element.scrollTop = Math.max(element.scrollTop - gone * height, 0);
+    else return;
     if (element.scrollTop !== top) setTop(element.scrollTop);
   });
 
@@ -53,10 +55,12 @@ export function VirtualList({ count, height, row, attrs = {}, kind = "", stick =
   const first = Math.max(Math.floor(top / height) - MORE, 0);
   const last = Math.min(Math.ceil((top + room) / height) + MORE, count);
   const rows = [];
-  for (let at = first; at < last; at++) rows.push(row(at));
+  for (let at = first; at < last; at++) {
+    // Each at its own place: what stays in sight need not be painted again.
+    const one = row(at);
+    rows.push(html`<div class="slot" role="presentation" key=${one?.key ?? at} style=${{ top: `${at * height}px` }}>${one}</div>`);
+  }
   return html`<div class=${`vlist ${kind}`} ref=${box} onScroll=${scrolled} ...${attrs}>
-    <div class="all" role="presentation" style=${{ height: `${count * height}px` }}>
-      <div class="shown" role="presentation" style=${{ transform: `translateY(${first * height}px)` }}>${rows}</div>
-    </div>
+    <div class="all" role="presentation" style=${{ height: `${count * height}px` }}>${rows}</div>
   </div>`;
 }

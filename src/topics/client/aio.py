@@ -13,9 +13,10 @@ from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
+from topics import telemetry
 from topics.client.events import HEARTBEAT_MS, Watching
 from topics.client.http1 import ANSWER_S, Address, Answer, NotHttp, Reading, Request
-from topics.client.protocol import Call, Heard, Opening, Pause, Protocol
+from topics.client.protocol import WRITES, Call, Heard, Opening, Pause, Protocol
 from topics.client.retry import BUDGET_S, Fault
 from topics.clock import SystemClock
 from topics.errors import EngineClosed
@@ -190,6 +191,11 @@ class AsyncClient(AsyncSurface):
     # -- carrying calls out ------------------------------------------------------------------------------------------
 
     async def _run(self, call: Call[T]) -> T:
+        name = str(getattr(call, "__name__", "call"))  # of the generator
+        with telemetry.call(name, self.protocol.address.url, writes=name in WRITES):
+            return await self._carry_out(call)
+
+    async def _carry_out(self, call: Call[T]) -> T:
         heard: Heard | None = None
         try:
             while True:
@@ -299,7 +305,7 @@ class AsyncClient(AsyncSurface):
         idempotency_key: str | None = None,
         producer: Producer | Mapping[str, object] | None = None,
     ) -> AppendResult:
-        records = [as_record(data, tag, node, meta)]
+        records = telemetry.carried([as_record(data, tag, node, meta)])
         return await self._run(
             self.protocol.append(name, records, idempotency_key=idempotency_key, producer=producer)
         )  # fmt: skip
@@ -313,9 +319,11 @@ class AsyncClient(AsyncSurface):
         idempotency_key: str | None = None,
         producer: Producer | Mapping[str, object] | None = None,
     ) -> AppendResult:
-        records = [as_record(row) for row in rows]
+        records = telemetry.carried([as_record(row) for row in rows])
         return await self._run(
-            self.protocol.append(name, records, node=node, idempotency_key=idempotency_key, producer=producer)
+            self.protocol.append(
+                name, telemetry.carried(records), node=node, idempotency_key=idempotency_key, producer=producer
+            )
         )
 
     async def page(

@@ -52,6 +52,10 @@ LONG_S: Final = 600.0
 """For what writes everything there is: checkpoints, and commits of bulk loads."""
 
 
+WRITES: Final = frozenset({"append", "stage", "commit_staged"})
+"""Calls that bring records."""
+
+
 class Pause(NamedTuple):
     """Wait so long."""
 

@@ -21,9 +21,10 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
+from topics import telemetry
 from topics.client.events import HEARTBEAT_MS, Watching
 from topics.client.http1 import ANSWER_S, Address, Answer, NotHttp, Reading, Request
-from topics.client.protocol import Call, Heard, Opening, Pause, Protocol
+from topics.client.protocol import WRITES, Call, Heard, Opening, Pause, Protocol
 from topics.client.retry import BUDGET_S, Fault
 from topics.clock import SystemClock
 from topics.errors import EngineClosed
@@ -215,6 +216,11 @@ class Client(Surface):
     # -- carrying calls out ------------------------------------------------------------------------------------------
 
     def _run(self, call: Call[T]) -> T:
+        name = str(getattr(call, "__name__", "call"))  # of the generator
+        with telemetry.call(name, self.protocol.address.url, writes=name in WRITES):
+            return self._carry_out(call)
+
+    def _carry_out(self, call: Call[T]) -> T:
         heard: Heard | None = None
         try:
             while True:
@@ -331,7 +337,7 @@ class Client(Surface):
         idempotency_key: str | None = None,
         producer: Producer | Mapping[str, object] | None = None,
     ) -> AppendResult:
-        records = [as_record(data, tag, node, meta)]
+        records = telemetry.carried([as_record(data, tag, node, meta)])
         return self._run(
             self.protocol.append(name, records, idempotency_key=idempotency_key, producer=producer)
         )  # fmt: skip
@@ -345,9 +351,11 @@ class Client(Surface):
         idempotency_key: str | None = None,
         producer: Producer | Mapping[str, object] | None = None,
     ) -> AppendResult:
-        records = [as_record(row) for row in rows]
+        records = telemetry.carried([as_record(row) for row in rows])
         return self._run(
-            self.protocol.append(name, records, node=node, idempotency_key=idempotency_key, producer=producer)
+            self.protocol.append(
+                name, telemetry.carried(records), node=node, idempotency_key=idempotency_key, producer=producer
+            )
         )
 
     def page(

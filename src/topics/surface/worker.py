@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from topics import telemetry
 from topics.clock import SystemClock
 from topics.errors import Unreachable
 from topics.model import Job
@@ -222,7 +223,8 @@ class Worker:
         """Do jobs until `stop`, or with `wait=False` until there are none: one that fails is nacked, and it goes on."""
         for job in self:
             try:
-                handle(job)
+                with telemetry.handling(self._name, job):
+                    handle(job)
             except Exception as error:
                 log.warning("job %d failed: %s", job.seq, error, exc_info=True)
                 self.nack(job, delay_ms=backoff_ms(job, self._backoff_ms))
@@ -368,7 +370,8 @@ class AsyncWorker:
         async def do_jobs() -> None:
             while (job := await self._next()) is not None:
                 try:
-                    await handle(job)
+                    with telemetry.handling(self._name, job):
+                        await handle(job)
                 except Exception as error:
                     log.warning("job %d failed: %s", job.seq, error, exc_info=True)
                     await self.nack(job, delay_ms=backoff_ms(job, self._backoff_ms))

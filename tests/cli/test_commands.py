@@ -140,6 +140,18 @@ def test_a_bad_row_of_csv_is_named(run: Run, name: str, text: bytes, line: int) 
     assert (error["code"], error["detail"]["line"]) == ("bad_line", line)
 
 
+def test_a_line_without_end_is_bad_and_the_next_one_is_read(
+    run: Run, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("topics.cli.lines.LINE_BYTES_MAX", 100_000)
+    text = b"1\n" + b"1" * 300_000 + b"\n3\n" + b"4" * 300_000
+    told = run("write", name, "--skip-bad", "--json", stdin=text).told
+    assert (told["count"], told["skipped"]) == (2, 2)
+    assert [record.data for record in client.page(name).records] == [1, 3]
+    error = json.loads(run("write", name, "--json", stdin=text).err)["error"]
+    assert error["detail"]["line"] == 2
+
+
 def test_write_does_not_hold_back_what_a_pipe_has(server: Running, client: Client, name: str, tmp_path: Path) -> None:
     """A batch that is not full leaves when nothing more comes."""
     client.create(name)

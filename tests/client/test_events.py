@@ -194,6 +194,28 @@ def test_a_key_that_was_removed_is_an_error() -> None:
         call.send(Heard(Answer(401, {}, b'{"error":{"code":"unauthorized","message":"m"}}'), 0.0))
 
 
+def test_streams_that_end_before_they_say_anything_are_not_opened_in_a_hurry() -> None:
+    """[U-21] A proxy in between, perhaps; with a frame all is well again."""
+    one = watching(a=0)
+    pauses: list[float] = []
+    with pytest.raises(errors.Unreachable):
+        while True:
+            one.take(b"retry: 2000\n\n")
+            call = one.connect()
+            step = next(call)
+            if isinstance(step, Pause):
+                pauses.append(step.seconds)
+                step = call.send(None)
+            assert isinstance(step, Opening)
+            finish(call, OPENED)
+    assert pauses[0] < 0.5
+    assert pauses == sorted(pauses)
+    assert 50 < sum(pauses) <= 60
+    other = watching(a=0)
+    other.take(records("a", [1], {"a": 1}))
+    assert isinstance(next(other.connect()), Opening)
+
+
 def test_advice_and_unknown_frames_change_nothing() -> None:
     """[FRM-9, API-1]"""
     one = watching(a=0)

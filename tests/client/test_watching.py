@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from collections.abc import Iterator
@@ -158,6 +159,21 @@ def test_a_watch_may_be_closed_while_somebody_waits(one: Any, name: str) -> None
     assert not waiter.is_alive()
     assert found == []
     events.close()
+
+
+def test_a_watch_that_was_forgotten_costs_nothing() -> None:
+    """Whoever drops one without closing it leaves no followers behind."""
+    with topics.open(None) as log:
+        log.create("a")
+        for _ in range(3):
+            next(log.watch({"a": 0}))
+        gc.collect()
+        log.append("a", 1)
+        with log.watch({"a": 0}) as events:
+            assert [told(event) for event in take(events, 2)] == [("a", 1, 1), ("a", "caught up", 1)]
+            assert len(log.engine.inboxes) == 1
+        assert not log.engine.inboxes
+        assert not log.engine.core.names["a"].followers
 
 
 @pytest.mark.parametrize("kind", KINDS)

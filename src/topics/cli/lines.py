@@ -20,6 +20,7 @@ from topics.codec import envelope
 
 PIECE_BYTES: Final = 1 << 16
 LINE_BYTES_MAX: Final = 64 << 20
+TOO_LONG: Final = "it is longer than 64 MiB"
 IDLE_S: Final = 0.1
 
 
@@ -52,9 +53,9 @@ class Source:
         self.taken = 0
         self._fd = fd
 
-    def lines(self) -> Iterator[tuple[int, bytes] | Idle]:
-        """Lines with their numbers, without what ends them."""
-        rest, number = b"", 0
+    def lines(self) -> Iterator[tuple[int, bytes] | Bad | Idle]:
+        """Lines with their numbers, without what ends them; of one that is too long only that."""
+        rest, number, is_long = b"", 0, False
         while True:
             if not select.select([self._fd], [], [], IDLE_S)[0]:
                 yield Idle()
@@ -64,19 +65,19 @@ class Source:
             *whole, rest = (rest + piece).split(b"\n")
             for line in whole:
                 number += 1
-                yield number, line.removesuffix(b"\r")
-            if not piece:
-                if rest:
-                    yield number + 1, rest
-                return
+                yield Bad(number, TOO_LONG) if is_long else (number, line.removesuffix(b"\r"))
+                is_long = False
             if len(rest) > LINE_BYTES_MAX:
-                yield number + 1, rest
+                rest, is_long = b"", True
+            if not piece:
+                if rest or is_long:
+                    yield Bad(number + 1, TOO_LONG) if is_long else (number + 1, rest)
                 return
 
     def json_rows(self) -> Iterator[Found]:
         """Each line is a value; empty ones are passed over."""
         for one in self.lines():
-            if isinstance(one, Idle):
+            if isinstance(one, (Bad, Idle)):
                 yield one
             elif one[1].strip():
                 yield _json(*one)
@@ -104,7 +105,7 @@ class Source:
         open_lines: list[str] = []
         begun = 0
         for one in self.lines():
-            if isinstance(one, Idle):
+            if isinstance(one, (Bad, Idle)):
                 yield one
                 continue
             number, raw = one

@@ -22,7 +22,7 @@ import msgspec
 from topics.client import answers, body
 from topics.client.http1 import Answer, Request
 from topics.client.protocol import Call, Opening, Pause, Protocol
-from topics.client.retry import Outage
+from topics.client.retry import FIRST_S, LONGEST_S, Outage
 from topics.codec import rendered
 from topics.errors import TopicNotFound, Unreachable
 from topics.model import Event, TopicDeleted, TopicRecord
@@ -129,6 +129,9 @@ class Watching:
         self._outage = Outage(met=True, budget_s=protocol.retry_s)
         self._parser = EventParser()
         self._pause_s = 0.0
+        self._barren = 0
+        """Streams in a row that ended before a frame came."""
+        self._barren_s = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -151,8 +154,8 @@ class Watching:
 
     def connect(self) -> Call[None]:
         """Have a stream opened, however long that takes; returns when it is open, or nothing is left to watch."""
-        if self._pause_s:
-            pause_s, self._pause_s = self._pause_s, 0.0
+        pause_s, self._pause_s = max(self._pause_s, self._rest_s()), 0.0
+        if pause_s:
             yield Pause(pause_s)
         while self._left:
             if not self._wid:
@@ -164,6 +167,7 @@ class Watching:
             outcome = heard.outcome
             if isinstance(outcome, Answer) and outcome.status == 200:
                 self._parser = EventParser()
+                self._barren += 1
                 return
             if isinstance(outcome, Answer) and outcome.status == 404 and self._forgotten < FORGOTTEN_MAX:
                 self._forgotten += 1
@@ -173,6 +177,16 @@ class Watching:
             if wait_s is None:
                 raise self._protocol.failed(outcome)
             yield Pause(wait_s)
+
+    def _rest_s(self) -> float:
+        """How long a server, or what is in between, is left in peace that ends streams as soon as they begin."""
+        if self._barren < 2:
+            return 0.0
+        pause_s = min(FIRST_S * 2 ** min(self._barren, 10), LONGEST_S)
+        self._barren_s += pause_s
+        if self._barren_s > self._protocol.retry_s:
+            raise Unreachable(f"streams of {self._protocol.address.url} end as soon as they begin")
+        return pause_s
 
     def _request(self) -> Request:
         # Also of the first frame, which may be lost on its way: the server takes what it has sent for taken [RSM-5].
@@ -205,6 +219,7 @@ class Watching:
         self._outage.over()
         self._forgotten = 0
         for frame in self._parser.feed(data):
+            self._barren, self._barren_s = 0, 0.0
             self._take(frame)
 
     def _take(self, frame: Frame) -> None:

@@ -11,7 +11,9 @@ apart off the owner. Frames are put on the owner; nothing is built for a watch w
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -30,6 +32,8 @@ from topics.surface.watch import AsyncWatch, From, Watch, starts
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
+
+log = logging.getLogger("topics.engine")
 
 FULL_BYTES: Final = 1 << 20
 _encode = msgspec.json.Encoder().encode
@@ -64,6 +68,8 @@ class Inbox:
     def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
         self.is_full = False
         self.is_over = False
+        self.is_left = False
+        """Whoever took from it is gone, without having closed it."""
         self.error: Exception | None = None
         self.feed = Feed(engine.core, self)
         self._engine = engine
@@ -96,6 +102,10 @@ class Inbox:
         return b"at %b\n" % _encode(self.feed.cursors())
 
     def _add(self, frame: bytes) -> None:
+        if self.is_left:
+            self.feed.close()
+            self._engine.inboxes.discard(self)
+            return
         self._frames.append(frame)
         self._bytes += len(frame)
         self.is_full = self._bytes >= FULL_BYTES
@@ -118,6 +128,10 @@ class Inbox:
                 self.is_full = False
                 self.feed.room()
         return whole
+
+    def leave(self) -> None:
+        """Nobody takes from it any more; a collector says so, which must not wait for the owner."""
+        self.is_left = True
 
     def close(self) -> None:
         """Follow nothing any more."""
@@ -197,13 +211,15 @@ class LogWatch(Watch):
     def __init__(
         self, engine: Engine, topics: Mapping[str, From], node: str | Iterable[str] | None, consistency: str
     ) -> None:
-        self._changed = threading.Condition()
+        self._changed = changed = threading.Condition()
         self._closed = False
-        self._inbox, self._reader = open_inbox(engine, topics, node, consistency, self._wake)
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify()
+        def wake() -> None:
+            with changed:
+                changed.notify()
+
+        self._inbox, self._reader = open_inbox(engine, topics, node, consistency, wake)
+        weakref.finalize(self, self._inbox.leave)
 
     @property
     def cursors(self) -> Mapping[str, int]:
@@ -254,13 +270,16 @@ class AsyncLogWatch(AsyncWatch):
 
     async def begin(self) -> None:
         if self._inbox is None and not self._closed:
-            loop = asyncio.get_running_loop()
+            loop, news = asyncio.get_running_loop(), self._news
 
             def wake() -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(self._news.set)
+                try:
+                    loop.call_soon_threadsafe(news.set)
+                except RuntimeError:
+                    log.info("nobody waits for events any more: the event loop is closed")
 
             self._inbox, self._reader = self._open(wake)
+            weakref.finalize(self, self._inbox.leave)
 
     async def __anext__(self) -> Event:
         await self.begin()

@@ -182,7 +182,7 @@ class Watching:
         """How long a server, or what is in between, is left in peace that ends streams as soon as they begin."""
         if self._barren < 2:
             return 0.0
-        pause_s = min(FIRST_S * 2 ** min(self._barren, 10), LONGEST_S)
+        pause_s = min(FIRST_S * (1 << min(self._barren, 10)), LONGEST_S)
         self._barren_s += pause_s
         if self._barren_s > self._protocol.retry_s:
             raise Unreachable(f"streams of {self._protocol.address.url} end as soon as they begin")

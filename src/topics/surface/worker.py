@@ -40,6 +40,8 @@ BEATS: Final = 3
 """Extensions within the length of a lease."""
 BACKOFF_MS: Final = 1000
 BACKOFF_MAX_MS: Final = 300_000
+MOST: Final = 1000
+"""As many as one call may extend, however many are wanted (02 §1.9)."""
 OUTAGE_S: Final = 60.0
 PAUSE_MAX_S: Final = 2.0
 
@@ -57,7 +59,7 @@ class Hands:
     """Jobs that a worker has claimed. No I/O; the worker's lock, if it has threads."""
 
     def __init__(self, most: int) -> None:
-        self.most = max(most, 1)
+        self.most = min(max(most, 1), MOST)
         self.doing: dict[int, Job] = {}
         self._waiting: deque[Job] = deque()
         self.settled = Settled()

@@ -116,6 +116,12 @@ def test_a_request_is_bytes() -> None:
     )
 
 
+@pytest.mark.parametrize("path", ["", "v0", "/v0/a b", "/v0\r\nx: y", "/v0/ü", "/v0\x00"])
+def test_a_path_that_would_end_its_line_early_is_refused(path: str) -> None:
+    with pytest.raises(errors.CallerError):
+        Address.parse("http://x").head(Request("GET", path), None)
+
+
 ANSWERS = {
     "length": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: b\r\n\r\nhello",
     "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",

@@ -82,7 +82,9 @@ class Address(NamedTuple):
         return cls(f"{parts.scheme}://{shown}:{port}{base}", secure, host, port, base)
 
     def head(self, request: Request, key: str | None) -> bytes:
-        """Everything of a request but its body."""
+        """Everything of a request but its body; `CallerError` for a path that would end its line early."""
+        if not request.path.startswith("/") or not _is_plain(request.method + request.path):
+            raise CallerError(f"{request.method} {request.path!r} is no request: the path begins with / and is encoded")
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = [f"{request.method} {self.base}{request.path} HTTP/1.1", f"host: {host}:{self.port}"]
         if key is not None:

@@ -122,6 +122,7 @@ def test_a_directory_is_written_to_without_a_server(spark: SparkSession, mode: s
         rows = topics.spark.read(spark, path=str(path), topics="t").orderBy("seq").select("data").collect()
         assert [row.data for row in rows] == [str(n) for n in range(500)]
         assert os.listdir(tmp_path) == ["store"]
+    save(numbers(spark, 0), path=path, topic="t")
     with running(path), pytest.raises(SourceError, match=r"^topics: data_dir_in_use: .* — write with `url` while a se"):
         topics.spark.write(numbers(spark, 5), path=str(path), topic="t", retryMs=0)
     assert os.listdir(tmp_path) == ["store"]

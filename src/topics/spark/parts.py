@@ -70,22 +70,28 @@ class Target(Protocol):
         """Whether a write can begin; `SourceError` says why not."""
         ...
 
-    def begin(self, version: Version, part: str) -> Outgoing:
-        """Begin a part; in a task."""
+    def open(self, version: Version) -> None:
+        """Before the tasks of a batch; on the driver. The batches of a stream are not announced."""
+        ...
+
+    def begin(self, version: Version, part: str, *, opened: bool = False) -> Outgoing:
+        """Begin a part; in a task. Of a version that was opened and is over, none is begun."""
         ...
 
     def commit(self, version: Version, parts: Sequence[Staged]) -> None:
         """Make the parts visible, in their order, once; on the driver."""
         ...
 
-    def abort(self, version: Version) -> None:
-        """Drop what is staged; a committed version is left alone."""
+    def abort(self, version: Version, *, final: bool = False) -> None:
+        """Drop what is staged; a committed version is left alone. `final`: it will not be written again."""
         ...
 
 
-def stage(target: Target, options: WriteOptions, version: Version, part: str, rows: Iterable[Row]) -> Staged:
+def stage(
+    target: Target, options: WriteOptions, version: Version, part: str, rows: Iterable[Row], *, opened: bool = False
+) -> Staged:
     """Rows as a part of a version; whatever goes wrong, nothing of it stays open."""
-    outgoing = target.begin(version, part)
+    outgoing = target.begin(version, part, opened=opened)
     chunks, complete = Chunker(options, outgoing.send), False
     try:
         with suppress(Committed):  # by another attempt or run, as the commit will say again [TXN-3]

@@ -68,9 +68,18 @@ class FolderTarget:
         if not os.path.isdir(parent):
             raise SourceError("no_store", f"{parent} is not a directory", "create it, or correct `path`")
 
-    def begin(self, version: Version, part: str) -> FolderPart:
+    def open(self, version: Version) -> None:
+        """Tasks write where there is a folder for them."""
+        os.makedirs(self._folder(version), exist_ok=True)
+
+    def begin(self, version: Version, part: str, *, opened: bool = False) -> FolderPart:
         """A part of a task."""
-        return FolderPart(self._folder(version), part)
+        if not opened:
+            self.open(version)
+        try:
+            return FolderPart(self._folder(version), part)
+        except FileNotFoundError as error:
+            raise SourceError("txn_aborted", f"{self._folder(version)} is gone", "the write was given up") from error
 
     def commit(self, version: Version, parts: Sequence[Staged]) -> None:
         """Stage the part files and commit them, if that was not done before."""
@@ -112,7 +121,7 @@ class FolderTarget:
         is_new = not os.path.isdir(os.path.join(self._path, META_DIR))
         return EngineConfig() if is_new else as_laid_out(OsFs(), self._path, EngineConfig())
 
-    def abort(self, version: Version) -> None:
+    def abort(self, version: Version, *, final: bool = False) -> None:
         """Remove the part files."""
         shutil.rmtree(self._folder(version), ignore_errors=True)
         _remove_if_empty(self._options.staging_dir)
@@ -150,7 +159,6 @@ class FolderPart:
     """A part file that is being written."""
 
     def __init__(self, folder: str, part: str) -> None:
-        os.makedirs(folder, exist_ok=True)
         self._path = os.path.join(folder, part)
         self._file: IO[bytes] = open(self._path + UNFINISHED, "xb")  # noqa: SIM115  it is closed by `close`
 

@@ -91,7 +91,10 @@ class ServerTarget:
         if answer.status != 200:
             raise self._refused(answer, "the server takes no writes now")
 
-    def begin(self, version: Version, part: str) -> ServerPart:
+    def open(self, version: Version) -> None:
+        """The server begins a version by itself."""
+
+    def begin(self, version: Version, part: str, *, opened: bool = False) -> ServerPart:
         """A part of a task."""
         return ServerPart(self._options, version, part)
 
@@ -123,10 +126,17 @@ class ServerTarget:
         if json.loads(answer.body)["deduped"]:
             log.info("version %d of %s was committed before", version.number, version.id)
 
-    def abort(self, version: Version) -> None:
-        """What a server that does not answer keeps, it drops by itself [TXN-4]."""
+    def abort(self, version: Version, *, final: bool = False) -> None:
+        """What a server that does not answer keeps, it drops by itself [TXN-4].
+
+        Tasks of a failed job may still be running, and one that begins its part now would leave it behind. Where nobody
+        will use the version, it is committed without anything: what comes late is refused then [TXN-3].
+        """
+        named = {"id": version.id, "version": version.number}
         try:
-            self._call("/v0/txn/abort", _encode({"id": version.id, "version": version.number}), CHECK_MS)
+            self._call("/v0/txn/abort", _encode(named), CHECK_MS)
+            if final:
+                self._call("/v0/txn/commit", _encode(named | {"parts": []}), CHECK_MS)
         except SourceError as error:
             log.warning("version %d of %s was not aborted: %s", version.number, version.id, error.what)
 

@@ -87,10 +87,13 @@ class Writing:
         self.options = options
         self._schema = schema
 
-    def stage(self, version: Version, batches: Iterator[pa.RecordBatch], task: TaskContext) -> Written:
+    def stage(
+        self, version: Version, batches: Iterator[pa.RecordBatch], task: TaskContext, *, opened: bool = False
+    ) -> Written:
         """The rows of a task as a part."""
         name = f"p{task.partitionId()}-a{task.attemptNumber()}-{task.taskAttemptId()}-{secrets.token_hex(4)}"
-        staged = parts.stage(target_of(self.options), self.options, version, name, self._rows(batches))
+        target, rows = target_of(self.options), self._rows(batches)
+        staged = parts.stage(target, self.options, version, name, rows, opened=opened)
         in_stream = task.getLocalProperty(QUERY) is not None
         return Written(staged, version, in_stream)
 
@@ -115,16 +118,18 @@ class TopicsWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._writing = Writing(options, schema)
-        target_of(options).check()
+        target = target_of(options)
+        target.check()
         self._is_known = options.app_id is not None
         id = f"spark-{secrets.token_hex(16)}" if options.app_id is None else options.app_id
         self._version = Version(id, options.version or 0)
+        target.open(self._version)
 
     @told
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = TaskContext.get()
         assert task is not None
-        return self._writing.stage(self._version, iterator, task)
+        return self._writing.stage(self._version, iterator, task, opened=True)
 
     @told
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -133,10 +138,12 @@ class TopicsWriter(DataSourceArrowWriter):
             log.warning(AT_LEAST_ONCE)
         if any(one.staged.chunks for one in written) or (written and self._is_known):
             self._writing.commit(self._version, written)
+        else:
+            target_of(self._writing.options).abort(self._version)
 
     @told
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        target_of(self._writing.options).abort(self._version)
+        target_of(self._writing.options).abort(self._version, final=not self._is_known)
 
 
 class TopicsStreamWriter(DataSourceStreamArrowWriter):

@@ -215,6 +215,17 @@ def test_created_topics_have_the_class_that_was_asked_for() -> None:
         assert client.get("/v0/topics/t").json()["config"]["durability"] == "fsync"
 
 
+def test_a_part_that_begins_behind_a_final_abort_is_refused() -> None:
+    """K-32: tasks may go on for a while when their job has failed; nothing of them stays."""
+    with running() as server, server.client() as client:
+        target, options = to(server)
+        staged(target, options, rows(1, 5))
+        target.abort(ONE, final=True)
+        assert staged(target, options, rows(1, 5), "late") == Staged("late", 0, 0)
+        assert client.get("/v0/txn/job").json()["staged"] == []
+        assert found(client) == []
+
+
 def folder(path: Path, **more: str) -> tuple[FolderTarget, WriteOptions]:
     options = parse_write({"path": str(path / "store"), "retryMs": "0"} | more)
     return FolderTarget(options), options
@@ -286,6 +297,9 @@ def test_an_aborted_part_and_one_that_was_given_up_leave_nothing(tmp_path: Path)
     target.abort(ONE)
     assert list(tmp_path.iterdir()) == []
     target.abort(ONE)
+    with pytest.raises(SourceError, match=r"^topics: txn_aborted: .* is gone — the write was given up$"):
+        target.begin(ONE, "late", opened=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_driver_left_is_swept_by_a_later_commit(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
 
 BIN := .venv/bin
 CODE := src tests tools $(wildcard bench)
-BOTH := tests/unit/codec tests/unit/storage tests/crash/test_cases_log.py tests/crash/test_cases_segments.py
+BOTH := tests/unit/codec tests/unit/storage/test_stamp.py tests/unit/storage/test_tail.py
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

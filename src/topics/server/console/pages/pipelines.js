@@ -91,7 +91,7 @@ export function PipelinesPage() {
                 <td>${one.topics.slice(0, 3).join(", ")}${one.topics.length > 3 ? ` +${one.topics.length - 3}` : ""}</td>
                 <td class="tab">${date(one.started)}</td><td class="num">${one.ended !== null && one.started !== null ? duration(one.ended - one.started) : "–"}</td>
                 <td class="num">${count(one.rows)}</td><td class="num">${bytes(one.bytes)}</td>
-                <td>${one.error ? html`<span class="bad">${one.error}</span>` : html`<span class="mono">${one.out}</span>`}</td></tr>`)}</tbody>
+                <td class="free">${one.error ? html`<span class="bad">${one.error}</span>` : html`<span class="mono">${one.out}</span>`}</td></tr>`)}</tbody>
             </table></div>`}
       </section>
     </div>`;

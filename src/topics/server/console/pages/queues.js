@@ -166,7 +166,7 @@ function DeadLetters({ dead, queue, again }) {
           <thead><tr><th class="num">seq</th><th>from</th><th class="num">deliveries</th><th>moved</th><th>data</th><th><span class="hidden">actions</span></th></tr></thead>
           <tbody>${(now?.letters ?? []).map((/** @type {any} */ one) => html`<tr key=${one.$seq}>
             <td class="num"><a href=${address("topics", dead, { from: one.$seq })}>${one.$seq}</a></td><td>${origin(one) || html`<span class="muted">${queue}?</span>`}</td><td class="num">${String(one.meta?.$dead_letter_deliveries ?? "–")}</td>
-            <td>${ago(one.$ts)}</td><td class="mono">${preview(one.data, 80)}</td>
+            <td>${ago(one.$ts)}</td><td class="mono free">${preview(one.data, 80)}</td>
             <td>${now?.type === "log" && origin(one) && html`<${Button} kind="small" needs=${needs} busy=${busy} label=${`redrive ${one.$seq}`} onClick=${() => void run(async () => {
               await redriveOne(dead, one);
               return 1;

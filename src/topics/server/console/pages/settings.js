@@ -35,7 +35,7 @@ export function SettingsPage() {
         <section class="panel flush">
           <div class="scroll" tabindex="0" role="region" aria-label="settings"><table>
             <thead><tr><th>variable</th><th>value</th><th>from</th></tr></thead>
-            <tbody>${rows.map((/** @type {any} */ one) => html`<tr key=${one.name}><td><code>${one.name}</code></td><td class="mono">${one.value === null ? html`<span class="muted">unset</span>` : String(Array.isArray(one.value) ? one.value.join(", ") || "–" : one.value)}</td><td><span class=${`badge ${one.source === "default" ? "" : "accent"}`}>${one.source}</span></td></tr>`)}</tbody>
+            <tbody>${rows.map((/** @type {any} */ one) => html`<tr key=${one.name}><td><code>${one.name}</code></td><td class="mono free">${one.value === null ? html`<span class="muted">unset</span>` : String(Array.isArray(one.value) ? one.value.join(", ") || "–" : one.value)}</td><td><span class=${`badge ${one.source === "default" ? "" : "accent"}`}>${one.source}</span></td></tr>`)}</tbody>
           </table></div>
         </section>`}
     </div>`;

@@ -21,7 +21,7 @@ const COLUMNS = [
   { name: "count", label: "Live", of: (one) => one.count, kind: "num" },
   { name: "bytes", label: "Bytes", of: (one) => one.bytes, kind: "num wide" },
   { name: "rate", label: "Per s", of: (one) => one.rate ?? -1, kind: "num" },
-  { name: "spark", label: "Trend", of: (one) => one.rate ?? -1, kind: "wide" },
+  { name: "spark", label: "Trend", of: (one) => one.rate ?? -1, kind: "wide trend" },
   { name: "class", label: "Class", of: (one) => one.durability, kind: "" },
   { name: "priority", label: "Priority", of: (one) => one.effective_priority, kind: "num wide" },
   { name: "oldest", label: "Oldest", of: (one) => one.earliest_ts ?? Infinity, kind: "num wide" },
@@ -108,7 +108,7 @@ function Line({ one, at, reason, onDelete }) {
     <span class="num" role="cell" title=${count(one.count)}>${short(one.count)}</span>
     <span class="num wide" role="cell">${bytes(one.bytes)}</span>
     <span class="num" role="cell">${rate(one.rate)}</span>
-    <span class="wide" role="cell"><${Spark} values=${one.spark} /></span>
+    <span class="wide trend" role="cell"><${Spark} values=${one.spark} /></span>
     <span role="cell"><${ClassBadge} name=${one.durability} /></span>
     <span class="num wide" role="cell">${one.effective_priority}</span>
     <span class="num wide" role="cell" title=${ago(one.last_write_ts)}>${one.earliest_ts === null ? "–" : duration(Date.now() - one.earliest_ts)}</span>

@@ -37,6 +37,21 @@ export function begin(plan, whole) {
   return Math.max(Math.floor(plan.earliest_seq - live * 0.2), 1);
 }
 
+/** Segments of which records among others are deleted; which of them only an index knows, so that their share is drawn.
+ * @param {any} plan @returns {{from: number, to: number, share: number}[]} */
+function thinned(plan) {
+  const { cap, ttl, deleted_below: below } = plan.floors;
+  const floor = Math.max(cap, ttl, below, 1);
+  return plan.segments
+    .filter((/** @type {any} */ one) => !one.gap && one.last_seq >= floor)
+    .map((/** @type {any} */ one) => {
+      const from = Math.max(one.first_seq, floor);
+      return { from, to: one.last_seq, share: 1 - one.records / (one.last_seq - from + 1) };
+    })
+    .filter((/** @type {any} */ one) => one.share > 0)
+    .slice(-MOST_SHOWN);
+}
+
 /** @param {{plan: any, whole: boolean, onPick: (seq: number) => void}} props */
 export function Ruler({ plan, whole, onPick }) {
   const start = begin(plan, whole);
@@ -52,6 +67,7 @@ export function Ruler({ plan, whole, onPick }) {
     <svg viewBox=${`0 0 ${WIDTH} 36`} preserveAspectRatio="none" role="img" aria-label=${`seqs: ${said || "none"}`} onClick=${pick}>
       <rect class="f-sunken" x="0" y="0" width=${WIDTH} height="36" />
       ${all.slice(0, MOST_SHOWN).map((one, at) => html`<rect key=${at} class=${`f-${one.kind}`} x=${x(one.from)} y="0" width=${Math.max(x(one.to + 1) - x(one.from), 1)} height="36"><title>${one.text}</title></rect>`)}
+      ${thinned(plan).map((one) => html`<rect key=${`s${one.from}`} class="f-deleted" x=${x(one.from)} y="0" width=${Math.max(x(one.to + 1) - x(one.from), 1)} height=${36 * one.share}><title>${`${Math.round(one.share * 100)} % of ${count(one.from)} – ${count(one.to)} deleted`}</title></rect>`)}
     </svg>
     <div class="ends"><span>${count(start)}</span><span>${count(plan.head_seq)}</span></div>
   </div>`;

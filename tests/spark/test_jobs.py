@@ -75,7 +75,7 @@ def test_scrub_names_every_one_of_200_flipped_bytes(spark: SparkSession, tmp_pat
     chosen = chance.sample(files, 197)
     assert {(tier, one.suffix) for tier, one in chosen} == kinds
     chosen.append(("store", Path("meta") / sorted(path.name for path in Path(store, "meta").glob("snap*"))[-1]))
-    chosen.append(("store", Path("meta/STORE")))
+    chosen.append(("store", Path("wal/CURRENT")))
     wal = next(path for path in sorted(Path(store, "wal").iterdir()) if path.name.startswith("wal-"))
     chosen.append(("store", wal.relative_to(store)))
     for tier, one in chosen:
@@ -87,6 +87,9 @@ def test_scrub_names_every_one_of_200_flipped_bytes(spark: SparkSession, tmp_pat
     assert missed == [], f"seed {seed}"
     page = (tmp_path / "report/scrub.html").read_text()
     assert str(chosen[0][1].name) in page
+    Path(store, "meta/STORE").write_text("0" * 32 + "\n")
+    told = run(spark, scrub, Place(path=store))
+    assert {one["code"] for one in told["findings"]} >= {"metadata_lost", "snapshot_damaged"}
 
 
 def names(named: set[str], tier: str, file: str) -> bool:

@@ -19,12 +19,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from topics.cli import pipeline_demo
+from topics.cli import pipeline_project as project
 from topics.cli.doctor import is_in_use
 from topics.cli.export import NeedsExtra, place_of
 from topics.cli.progress import Progress
+from topics.errors import CallerError
 from topics.fs import OsFs
 
 
@@ -86,13 +90,63 @@ JOBS: tuple[Job, ...] = (
 )  # fmt: skip
 
 
+class Action(NamedTuple):
+    """A command of this group that is no job over a store."""
+
+    name: str
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def _add_submit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--archive", metavar="FILE", required=True, help="the archive; it is made if it is not there")
+    parser.add_argument("words", metavar="JOB …", nargs=argparse.REMAINDER, help="a job and its arguments")
+
+
+def _submit(args: argparse.Namespace) -> int:
+    """Build the archive, then run the job with it."""
+    from topics.cli.main import build_parser
+
+    parsed = build_parser(["pipeline"]).parse_args(["pipeline", *args.words])
+    if not isinstance(parsed.row, Job):
+        raise CallerError(f"{parsed.job} is no job over a store")
+    try:
+        from topics.spark.jobs import ship
+    except ModuleNotFoundError as error:
+        raise NeedsExtra(f"{error.name} is not installed") from error
+    if not os.path.exists(args.archive):
+        files = ship.build(args.archive)
+        if not (args.quiet or args.json):
+            print(f"{args.archive}: {files:,} files, {os.path.getsize(args.archive):,} bytes")
+    parsed.ship = args.archive
+    for name in ("json", "quiet", "debug"):
+        setattr(parsed, name, getattr(parsed, name) or getattr(args, name))
+    return _run(parsed, parsed.row)
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("init", "make a project of Spark Declarative Pipelines over topics", project.add_init, project.init),
+    Action("run", "run a project: what is new goes through it", project.add_run, project.run),
+    Action("dry-run", "check a project without running it", project.add_dry_run, project.dry_run),
+    Action("submit", "run a job on a cluster where this package is not installed", _add_submit, _submit),
+    Action("demo", "everything once, on generated data", pipeline_demo.add_arguments, pipeline_demo.run),
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     jobs = parser.add_subparsers(title="jobs", metavar="JOB", dest="job", required=True)
+    for action in ACTIONS:
+        sub = jobs.add_parser(
+            action.name, help=action.help, description=action.help[:1].upper() + action.help[1:] + "."
+        )
+        action.arguments(sub)
+        sub.set_defaults(row=action)
     for job in JOBS:
         sub = jobs.add_parser(job.name, help=job.help, description=job.help[:1].upper() + job.help[1:] + ".")
         _common(sub)
         job.arguments(sub)
-        sub.set_defaults(row=job)
+        sub.set_defaults(row=job, ship=None)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -112,25 +166,30 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    job: Job = args.row
+    return args.row.run(args) if isinstance(args.row, Action) else _run(args, args.row)
+
+
+def _run(args: argparse.Namespace, job: Job) -> int:
     try:
         from topics.spark.jobs.place import place_from
-        from topics.spark.jobs.work import Work, carry_out
+        from topics.spark.jobs.ship import conf as shipped
+        from topics.spark.jobs.work import Work, carry_out, survey
 
         module = importlib.import_module(job.module)
     except ModuleNotFoundError as error:
         raise NeedsExtra(f"{error.name} is not installed") from error
     options = {name: getattr(args, name) for name in job.options} | {"record": not args.no_record}
     place = place_from(place_of(args))
+    conf = {} if args.ship is None else shipped(args.ship)
     options["in_use"] = place.path is not None and is_in_use(OsFs(), place.path)
     with Progress(job.name, silent=args.json or args.quiet) as progress:
         work = Work(
             job.name, place, tuple(args.topic), args.out, master=args.master, remote=args.remote,
-            options=options, tell=progress.at,
+            options=options, tell=progress.at, conf=conf,
         )  # fmt: skip
         try:
             if args.dry_run:
-                store = work.store()
+                store = survey(work, module)
                 module.check(work, store)
                 summary = {"ok": True, "job": job.name, "dry_run": True, "plan": module.plan(work, store)}
             else:

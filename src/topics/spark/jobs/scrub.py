@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from topics.fs import Fs, OsFs, ensure_dir, replace_file
 from topics.spark.failure import SourceError
@@ -22,6 +22,9 @@ from topics.storage.inspect import Report, inspect
 from topics.storage.inspect_topic import Expected, check_topic
 from topics.storage.tiers.reading import ColdTier
 from topics.storage.view import StoreView, read_store_id
+
+DAMAGED: Final = True
+"""It looks at stores that nobody else can read."""
 
 
 class Item(NamedTuple):
@@ -69,7 +72,8 @@ def run(work: Work, store: Store) -> Outcome:
     in_use = bool(work.options.get("in_use")) or work.place.url is not None
 
     def in_parallel(topics: list[Expected]) -> list[Area]:
-        items = [Item(path, one._replace(cold=None), one.cold.where, store.id, in_use) for one in topics]  # type: ignore[arg-type]
+        id = read_store_id(work.fs, path) or store.id
+        items = [Item(path, one._replace(cold=None), one.cold.where, id, in_use) for one in topics]  # type: ignore[arg-type]
         told = spread(work.spark(), items, examined, work.tell, "topics examined") if items else []
         return [_area(one) for one in told]
 

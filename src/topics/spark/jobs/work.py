@@ -61,6 +61,7 @@ class Work:
         master: str | None = None,
         remote: str | None = None,
         spark: SparkSession | None = None,
+        conf: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
         tell: Tell = lambda done, total, unit: None,
         fs: Fs | None = None,
@@ -76,13 +77,14 @@ class Work:
         self.clock = SystemClock() if clock is None else clock
         self.run = f"{self.clock.now_ms():013d}-{random_id()[:8]}"
         self._master, self._remote = master, remote
+        self._conf = dict(conf or {})
         self._spark = spark
         self._own = False
 
     def spark(self) -> SparkSession:
         """The session, started when it is first needed."""
         if self._spark is None:
-            self._spark, self._own = start_spark(self._master, self._remote)
+            self._spark, self._own = start_spark(self._master, self._remote, self._conf)
         return self._spark
 
     def store(self) -> Store:
@@ -102,7 +104,9 @@ class Work:
             self._spark, self._own = None, False
 
 
-def start_spark(master: str | None, remote: str | None) -> tuple[SparkSession, bool]:
+def start_spark(
+    master: str | None, remote: str | None, conf: Mapping[str, str] | None = None
+) -> tuple[SparkSession, bool]:
     """A session, and whether it is ours to stop; an address nobody listens at is told before Spark waits for it."""
     from topics.spark.local import prepare, session
 
@@ -120,7 +124,7 @@ def start_spark(master: str | None, remote: str | None) -> tuple[SparkSession, b
             raise SourceError("invalid_option", f"--master: {chosen!r} is no master", "local[N], spark://HOST:PORT, …")
         if chosen.startswith("spark://"):
             _reachable(chosen, "spark", 7077, "--master")
-        return session(chosen), running is None
+        return session(chosen, **(conf or {})), running is None
     except SourceError:
         raise
     except (PySparkException, RuntimeError, ValueError) as error:
@@ -146,7 +150,7 @@ def _reachable(url: str, scheme: str, port: int, option: str) -> None:
 
 def carry_out(work: Work, job: ModuleType) -> dict[str, Any]:
     """Make a run and give its summary, which has the exit status; errors are raised once they are recorded."""
-    store = work.store()
+    store = survey(work, job)
     names = [one.name for one in store.instances]
     record: dict[str, Any] = {
         "job": work.job, "run": work.run, "store": store.id, "topics": names, "started_ms": work.clock.now_ms(),
@@ -165,6 +169,16 @@ def carry_out(work: Work, job: ModuleType) -> dict[str, Any]:
     }  # fmt: skip
     note(work, ended)
     return {**ended, **outcome.told, "status": outcome.status}
+
+
+def survey(work: Work, job: ModuleType) -> Store:
+    """The topics a job is about. A job that looks for damage also takes a store that cannot be read."""
+    try:
+        return work.store()
+    except SourceError as error:
+        if work.place.path is None or error.code in ("no_store", "topic_not_found") or not hasattr(job, "DAMAGED"):
+            raise
+        return Store(None, [])
 
 
 def _shown(error: BaseException) -> str:

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 
-import httpx
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,6 +27,7 @@ from topics.spark.parts import Staged, Version, stage
 from topics.spark.rows import Row
 from topics.spark.sink import FolderTarget
 from topics.spark.writeoptions import parse_write
+from topics.testing.httpconn import HttpConn
 from topics.testing.serverproc import ServerProcess
 
 ROWS = int(os.environ.get("TOPICS_TEST_BULK_ROWS", "20000"))
@@ -39,6 +41,8 @@ class Servers:
         self.folder = folder
         self.kills = 0
         self.heads: set[int] = set()
+        self.missed = ""
+        """Why it could not be looked at last."""
         self._one = ServerProcess(folder, {})
         self._one.wait_ready()
         self._over = threading.Event()
@@ -50,15 +54,16 @@ class Servers:
         return "http://{}:{}".format(*self._one.address)
 
     def head(self) -> int:
-        answer = httpx.get(f"{self.url}/v0/topics/bulk", timeout=60)
-        return int(answer.json()["head_seq"]) if answer.status_code == 200 else 0
+        with HttpConn(*self._one.address) as http:
+            answer = http.call("GET", "/v0/topics/bulk")
+        return int(answer.body["head_seq"]) if answer.status == 200 else 0
 
     def _look(self) -> None:
         while not self._over.wait(0.02):
             try:
                 self.heads.add(self.head())
-            except httpx.TransportError:
-                continue
+            except OSError as error:
+                self.missed = str(error)
 
     def kill(self) -> None:
         """SIGKILL, and the next one."""
@@ -136,10 +141,8 @@ def test_a_bulk_load_is_attached_whole_once_though_the_server_is_killed(spark: S
 
 
 def _cut_off(forward: Pass) -> None:
-    try:
+    with suppress(OSError, HTTPException):
         forward()
-    except OSError:
-        return
 
 
 COMMITTING = """

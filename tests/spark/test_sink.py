@@ -21,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import topics.spark
-from tests.api.kit import running
+from tests.api.kit import PLAIN, running
 from tests.spark.between import Between, Pass, Reply, between
 from tests.spark.test_write import found, staged_files
 from topics.testing.serverproc import ServerProcess
@@ -177,7 +177,7 @@ def test_a_server_killed_between_stage_and_commit_loses_nothing(spark: SparkSess
             with pytest.raises(StreamingQueryException, match=r"topics: txn_incomplete: .* — run it again"):
                 flow.run(url=proxy.url)
             flow.run(url=proxy.url)
-        with httpx.Client(base_url=_url(servers[1])) as client:
+        with httpx.Client(base_url=_url(servers[1]), verify=PLAIN) as client:
             assert Counter(found(client, "t")) == Counter(range(90))
         servers[1].stop()
     finally:

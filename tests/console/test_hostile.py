@@ -76,13 +76,14 @@ PAGES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("address", PAGES)
-def test_no_page_runs_what_clients_wrote(console: Console, address: str) -> None:
-    page = console.at(address)
-    expect(page.get_by_text("Asking the server…")).to_have_count(0)
-    expect(page.get_by_role("heading", level=1)).to_be_visible()
-    expect(page.locator("table, .rec, .cols.line, .tile").first).to_be_visible()
-    harmless(page)
+def test_no_page_runs_what_clients_wrote(console: Console) -> None:
+    for address in PAGES:
+        page = console.at(address)
+        expect(page.get_by_text("Asking the server…")).to_have_count(0)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator("table, .rec, .cols.line, .tile").first).to_be_visible()
+        harmless(page)
+        console.check()
 
 
 def test_every_hostile_record_is_shown_as_it_is(console: Console) -> None:
@@ -119,12 +120,12 @@ ADDRESSES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_a_hostile_address_shows_a_page_and_runs_nothing(console: Console, address: str) -> None:
+def test_a_hostile_address_shows_a_page_and_runs_nothing(console: Console) -> None:
     console.allowed = ("404", "400")
-    page = console.at(address)
-    expect(page.locator("main").get_by_text("", exact=False).first).to_be_visible()
-    harmless(page)
+    for address in ADDRESSES:
+        page = console.at(address)
+        expect(page.locator("main h1, main .empty strong").first).to_be_visible()
+        harmless(page)
 
 
 def test_the_policy_stops_inline_script(browser: Browser) -> None:

@@ -122,15 +122,15 @@ def test_axe_would_find_a_missing_label(console: Console) -> None:
     assert [one["rule"] for one in violations(page)] == ["label"]
 
 
-@pytest.mark.parametrize("name", EMPTY)
-def test_an_empty_page_says_what_to_do(browser: Browser, name: str) -> None:
+def test_an_empty_page_says_what_to_do(browser: Browser) -> None:
     """With a command that can be copied."""
-    address, title = EMPTY[name]
     with running() as fresh, visiting(browser, fresh.url) as visitor:
-        page = visitor.at(address)
-        expect(page.get_by_text(title)).to_be_visible()
-        command = page.locator(".curl pre").first.inner_text()
-        assert command.startswith((f"curl -s '{fresh.url}/v0/", f"curl -s -X PUT '{fresh.url}/v0/"))
+        for address, title in EMPTY.values():
+            page = visitor.at(address)
+            expect(page.get_by_text(title)).to_be_visible()
+            command = page.locator(".curl pre").first.inner_text()
+            assert command.startswith((f"curl -s '{fresh.url}/v0/", f"curl -s -X PUT '{fresh.url}/v0/")), title
+            visitor.check()
 
 
 def test_the_overview_shows_what_goes_through(console: Console, client: httpx.Client) -> None:

@@ -161,8 +161,18 @@ def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="where it writes")
     parser.add_argument("--master", metavar="URL", help="Spark's master; default: local[*]")
     parser.add_argument("--remote", metavar="URL", help="a Spark Connect server, sc://HOST:PORT")
+    parser.add_argument(
+        "--conf", metavar="KEY=VALUE", action="append", default=[], type=_setting, help="of Spark; repeatable"
+    )
     parser.add_argument("--no-record", action="store_true", help="leave no record of the run in $pipelines")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, is_given, value = text.partition("=")
+    if not is_given or not name.startswith("spark."):
+        raise argparse.ArgumentTypeError(f"{text!r} is not spark.NAME=VALUE")
+    return name, value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -180,7 +190,7 @@ def _run(args: argparse.Namespace, job: Job) -> int:
         raise NeedsExtra(f"{error.name} is not installed") from error
     options = {name: getattr(args, name) for name in job.options} | {"record": not args.no_record}
     place = place_from(place_of(args))
-    conf = {} if args.ship is None else shipped(args.ship)
+    conf = dict(args.conf) | ({} if args.ship is None else shipped(args.ship))
     options["in_use"] = place.path is not None and is_in_use(OsFs(), place.path)
     with Progress(job.name, silent=args.json or args.quiet) as progress:
         work = Work(

@@ -181,10 +181,22 @@ class _Demo:
         self._tell(self._told["archive"], "rows", "files", "done")
         self._say("a customer is deleted by tag; the next archive takes the rows out of the table, too")
         self._server.call("POST", "/v0/topics/orders/delete", {"match": "customer:7"})
+        self._recorded()
         self._told["erase"] = job("archive", archive)
         self._told["verify"] = job("verify-export", verify)
         self._tell(self._told["erase"], "rows", "erased")
         self._tell(self._told["verify"], "ok", "ranges")
+
+    def _recorded(self) -> None:
+        """Wait until the delete is told in `$deletes`, which is a moment later."""
+        from topics.spark.failure import SourceError
+
+        for _ in range(100):
+            try:
+                self._server.call("GET", "/v0/topics/$deletes")
+                return
+            except SourceError:
+                threading.Event().wait(0.05)
 
     def _tell(self, summary: dict[str, Any], *names: str) -> None:
         if not self._silent:

@@ -115,3 +115,19 @@ def test_on_a_real_terminal_the_report_is_plain_text(tmp_path: Path) -> None:
     os.close(leader)
     assert done.returncode == 0
     assert "ok" in text.lower()
+
+
+def test_work_whose_size_is_known_is_a_bar_on_a_terminal_and_plain_lines_elsewhere() -> None:
+    """U-12: the beginning and the end are shown whatever the time."""
+    for stream, text in ((Terminal(), "job: [██████······"), (io.StringIO(), "job: 1 of 4 tasks done\n")):
+        clock = ManualClock()
+        with Progress("job", silent=False, clock=clock, stream=stream) as progress:
+            progress.at(0, 4, "tasks done")
+            clock.advance(6000)
+            progress.at(1, 4, "tasks done")
+            progress.at(2, 4, "tasks done")
+            progress.at(4, 4, "tasks done")
+        said = stream.getvalue()
+        assert text in said
+        assert "2 of 4" not in said
+        assert ("4 of 4" in said) == stream.isatty()

@@ -180,7 +180,11 @@ class GapSegment(NamedTuple):
 
 
 def reframe(
-    frames: Buffer, offsets: Sequence[int], mask: int, at: int = 0, hops: npt.NDArray[np.integer] | None = None
+    frames: Buffer,
+    offsets: Sequence[int] | npt.NDArray[np.int64],
+    mask: int,
+    at: int = 0,
+    hops: npt.NDArray[np.integer] | None = None,
 ) -> tuple[bytes, bytes]:
     """`.data` frames and `.idx` entries of the Append frames at ascending `offsets`; the first goes to `at`.
 
@@ -208,7 +212,7 @@ def reframe(
     kept = flags & (HAS_TAG | HAS_NODE) | kept << HOPS_SHIFT
     data, bad = _resigned(raw, places.tolist(), (places + sizes - 8).tolist(), around.tolist(), kept.tolist(), mask)
     if bad is None and good < len(offsets):
-        bad = offsets[good]
+        bad = int(offsets[good])
     if bad is not None:
         raise NotAFrame(Why.BAD, bad, _why_not(raw, bad, mask))
     sizes -= frame.FRAME_BYTES_MIN - FRAME_BYTES_MIN

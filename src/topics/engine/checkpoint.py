@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topics.codec import control, frame
+from topics.codec import control, frame, kernel
 from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
 from topics.codec.segment import DELETED, ENTRY_BYTES, HOPS_SHIFT, LOST, fillers, ovh, reframe
@@ -44,6 +44,8 @@ MARK_ROOM = 16 << 10
 """Bytes that must be left in the active file of a full shard."""
 CHUNK = 256
 """Records between two chances for other threads [S-193]."""
+KERNEL_CHUNK = 1024
+"""The same with the kernel, which takes a quarter of the time."""
 _PACKED = np.dtype((np.void, ENTRY_BYTES))
 """An entry as it is on disk."""
 
@@ -162,10 +164,11 @@ class _Job:
 
     def _entries(self, run: EntryRun, low: int, high: int, wal: WalReader) -> None:
         limits = self.cycle.input.limits
+        most = CHUNK if kernel.native is None else KERNEL_CHUNK
         while low < high:
             if self.cycle.due(self.now_ms):
                 self.cycle.seal()
-            chosen = run.entries[low : min(low + CHUNK, high)]
+            chosen = run.entries[low : min(low + most, high)]
             dead = chosen["flags"] & np.uint8(DELETED | LOST) != 0
             sizes = np.where(dead, 0, chosen["len"]).astype(np.int64)
             n = room(self.cycle.entries, self.cycle.data_len, sizes, limits)
@@ -185,7 +188,7 @@ class _Job:
         at = self.cycle.data_len
         mask = topic_mask(self.topic.id)
 
-        def put(frames: bytes, offsets: list[int], chosen: np.ndarray) -> None:
+        def put(frames: bytes, offsets: np.ndarray, chosen: np.ndarray) -> None:
             nonlocal at
             framed, rows = reframe(frames, offsets, mask, at, entries["flags"][chosen] >> np.uint8(HOPS_SHIFT))
             data.append(framed)
@@ -197,7 +200,7 @@ class _Job:
             chosen = positions[done : done + len(offsets)]
             done += len(offsets)
             try:
-                put(frames, offsets.tolist(), chosen)
+                put(frames, offsets, chosen)
             except NotAFrame:
                 for number, (offset, position) in enumerate(zip(offsets.tolist(), chosen.tolist(), strict=True)):
                     one = chosen[number : number + 1]
@@ -209,7 +212,7 @@ class _Job:
 
         def attempt(frames: bytes, offset: int, one: np.ndarray) -> bool:
             try:
-                put(frames, [offset], one)
+                put(frames, np.array([offset]), one)
             except NotAFrame:
                 return False
             return True

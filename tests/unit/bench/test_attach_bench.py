@@ -17,6 +17,7 @@ def test_a_small_load_is_staged_attached_and_read_back(tmp_path: Path, monkeypat
     monkeypatch.setattr(attach, "CHUNK", 100)
     told = attach.run(3000, tmp_path)
     assert told["rows"] == 3000
-    assert {"alone", "staging", "committing"} <= told["phases"].keys()
-    assert told["p99_ratio_committing"] > 0
-    assert told["server_own_mib"]["committing"] > 0
+    assert told["phases"].keys() <= {"alone", "staging", "committing", "behind", "over"}
+    assert sum(one["writes"] for one in told["phases"].values()) > 0
+    assert (told["p99_ratio_committing"] is None) == ("committing" not in told["phases"])
+    assert max(told["server_own_mib"].values()) > 0

@@ -38,7 +38,7 @@ SIZES = {"100 B": 100, "1 KiB": 1024}
 
 def groups(quick: bool) -> list[Group]:
     """One for each size of records."""
-    total = (8 if quick else 200) * MIB
+    total = (40 if quick else 200) * MIB
     return [group(name, size, total // (size + 100)) for name, size in SIZES.items()]
 
 

@@ -104,6 +104,19 @@ def test_rows_drop_the_oldest_and_keep_their_order(console: Console) -> None:
     assert ask(console, "rows", code) == [3, 2, [3, 4, 5]]
 
 
+def test_what_is_evicted_or_lost_is_not_called_deleted(console: Console) -> None:
+    """Deleted is what somebody asked for; a segment's share of it leaves out what a cap took, and lost segments."""
+    plan = {"floors": {"cap": 51, "ttl": 1, "deleted_below": 1}}
+    segments = [
+        {"first_seq": 1, "last_seq": 100, "records": 40, "gap": None},
+        {"first_seq": 101, "last_seq": 200, "records": 100, "gap": None},
+        {"first_seq": 201, "last_seq": 300, "records": 0, "gap": "crash"},
+        {"first_seq": 301, "last_seq": 400, "records": 0, "gap": "deleted"},
+    ]
+    shares = ask(console, "../ui/ruler", "a[1].map((one) => m.deadShare(one, a[0]))", plan, segments)
+    assert shares == pytest.approx([0.2, 0, 0, 1])
+
+
 def test_a_graph_with_a_cycle_has_a_place_for_every_topic(console: Console) -> None:
     edges = [{"router": f"{a}{b}", "source": a, "dest": b} for a, b in (("a", "b"), ("b", "c"), ("c", "a"), ("a", "d"))]
     code = (

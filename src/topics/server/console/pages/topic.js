@@ -97,12 +97,12 @@ function Segments({ plan, whole }) {
     ${segments.length === 0
       ? html`<p class="muted">Everything is in the log; a checkpoint writes segments.</p>`
       : html`<${SegmentMap} plan=${plan} whole=${whole} />
-        <ul class="legend"><li><span class="swatch live"></span>hot, sealed</li><li><span class="swatch tail"></span>active</li><li><span class="swatch read"></span>cold</li><li><span class="swatch deleted"></span>deleted share</li><li><span class="swatch lost"></span>lost</li></ul>
+        <ul class="legend"><li><span class="swatch live"></span>hot, sealed</li><li><span class="swatch tail"></span>active</li><li><span class="swatch read"></span>cold</li><li><span class="swatch deleted"></span>deleted share</li><li><span class="swatch evicted"></span>evicted</li><li><span class="swatch lost"></span>lost</li></ul>
         <div class="scroll" tabindex="0" role="region" aria-label="segments"><table>
           <thead><tr><th class="num">first</th><th class="num">last</th><th class="num">live</th><th class="num">deleted</th><th class="num">bytes</th><th>tier</th><th>state</th></tr></thead>
           <tbody>${shown.map((/** @type {any} */ one) => html`<tr key=${one.first_seq}>
             <td class="num">${count(one.first_seq)}</td><td class="num">${count(one.last_seq)}</td><td class="num">${count(one.records)}</td>
-            <td class="num">${Math.round(deadShare(one) * 100)} %</td><td class="num">${bytes(one.bytes)}</td><td>${one.tier}</td>
+            <td class="num">${Math.round(deadShare(one, plan) * 100)} %</td><td class="num">${bytes(one.bytes)}</td><td>${one.tier}</td>
             <td>${one.gap ? html`<span class=${`badge ${one.gap === "deleted" ? "" : "bad"}`}>${one.gap}</span>` : one.sealed ? "sealed" : html`<span class="badge accent">active</span>`}</td></tr>`)}
           </tbody></table></div>
         ${segments.length > LISTED && html`<p class="muted">The newest ${LISTED} are listed.</p>`}`}

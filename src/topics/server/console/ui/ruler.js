@@ -73,10 +73,16 @@ export function Ruler({ plan, whole, onPick }) {
   </div>`;
 }
 
-/** How much of a segment is deleted.
- * @param {any} one */
-export function deadShare(one) {
-  return one.gap ? 1 : 1 - one.records / Math.max(one.last_seq - one.first_seq + 1, 1);
+/** The first seq that neither a cap nor age has taken.
+ * @param {any} plan */
+const evictedBelow = (plan) => Math.max(plan.floors.cap, plan.floors.ttl, 1);
+
+/** How much of a segment is deleted; what was evicted or lost is something else.
+ * @param {any} one @param {any} plan */
+export function deadShare(one, plan) {
+  if (one.gap) return one.gap === "deleted" ? 1 : 0;
+  const from = Math.max(one.first_seq, evictedBelow(plan));
+  return from > one.last_seq ? 0 : 1 - one.records / (one.last_seq - from + 1);
 }
 
 /** @param {{plan: any, whole: boolean}} props */
@@ -93,8 +99,9 @@ export function SegmentMap({ plan, whole }) {
         const wide = Math.max(right - left - 1, 0.75);
         const kind = one.gap && one.gap !== "deleted" ? "lost" : one.tier === "cold" ? "cold" : one.sealed ? "live" : "tail";
         const text = `${count(one.first_seq)} – ${count(one.last_seq)}, ${count(one.records)} live, ${bytes(one.bytes)}, ${one.tier}, ${one.sealed ? "sealed" : "active"}`;
+        const gone = Math.min(Math.max(x(evictedBelow(plan)) - left, 0), wide);
         return html`<g key=${one.first_seq}><title>${text}</title><rect class=${`f-${kind}`} x=${left} y="0" width=${wide} height="28" />
-          <rect class="f-deleted" x=${left} y="0" width=${wide} height=${28 * deadShare(one)} /></g>`;
+          <rect class="f-deleted" x=${left} y="0" width=${wide} height=${28 * deadShare(one, plan)} /><rect class="f-evicted" x=${left} y="0" width=${gone} height="28" /></g>`;
       })}
     </svg>
   </div>`;

@@ -39,10 +39,6 @@ class Audit:
         self.looked_at = 0
         self.corrected = 0
 
-    def schedule(self) -> None:
-        """Begin by and by."""
-        self._core.alarms.at(self._core.clock.monotonic_ns() + AFTER_NS, self.begin)
-
     def begin(self) -> None:
         """Look at every segment that is sealed now."""
         for topic in self._core.topics.values():

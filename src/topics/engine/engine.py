@@ -30,6 +30,7 @@ from topics.engine import plan as planning
 from topics.engine import queue as queues
 from topics.engine import read as reading
 from topics.engine.attach import Attacher
+from topics.engine.audit import AFTER_NS as AUDIT_AFTER_NS
 from topics.engine.audit import Audit
 from topics.engine.checkpoint import Checkpointer, CheckpointResult
 from topics.engine.cold import START_S
@@ -310,7 +311,7 @@ class Engine:
         recovery.let_go()
         core.losses.again = False
         core.deletes.begin(system.recorded(core, core.deletes.known_through))
-        self.audit.schedule()
+        self._due["audit"] = core.clock.monotonic_ns() + AUDIT_AFTER_NS
         if core.wal.orphans and core.settling is None:
             self._checkpointer.ask(lambda outcome: None, full=True, snapshot=True)
             self._run_out()
@@ -724,6 +725,9 @@ class Engine:
                 self._due["checkpoint"] = now
             self._every("checkpoint", core.config.checkpoint_ms, now, self._checkpointer.tick)
         self._every("rewrite", core.config.ttl_sweep_ms, now, self._rewriter.tick)
+        if now >= self._due.get("audit", now + 1):
+            del self._due["audit"]  # once in a run
+            self.audit.begin()
         if core.cold.root is not None:
             self._every("relocate", core.config.relocate_ms, now, self._relocator.tick)
         for id in list(core.unremoved):

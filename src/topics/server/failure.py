@@ -101,8 +101,8 @@ def throttled(message: str, retry_after_ms: int) -> Failure:
 
 
 _FIELDS: dict[type[TopicsError], tuple[int, tuple[str, ...]]] = {
-    errors.BatchTooLarge: (400, ("count", "max")),
-    errors.RecordTooLarge: (400, ("size", "max")),
+    errors.BatchTooLarge: (400, ()),
+    errors.RecordTooLarge: (400, ()),
     errors.TopicNotFound: (404, ("topic",)),
     errors.Forbidden: (403, ("topic",)),
     errors.NotAQueue: (409, ("topic",)),

@@ -261,19 +261,21 @@ class _Topic:
         files, found = self._files, self._found
         self._held.append(Range(first, first + n - 1))
         generation = present.generations[-1] if present.generations else 0
-        data = files.read(files.path(first, "data", generation), limit)
-        if data is None:
-            data = self._cold_data(first, generation)
+        here = files.read(files.path(first, "data", generation), limit)
+        data = self._cold_data(first, generation) if here is None else here
         frames = find_frames(data, files.mask, first, first + n - 1)
         made = reindex(data, frames, first, n, old)
         self._unindexed(first, generation, data, frames, made)
         if limit is None:
             self._tags(first, n, present, tags_of(data, frames.rows))
         floor = self._expected.floor
-        gone = [Range(max(one.first, floor), one.last) for one in made.given_up if one.last >= floor]
+        # A start makes no index of data in the cold tier: without one they are not found [S-316].
+        given_up = (Range(first, first + n - 1),) if here is None and data else made.given_up
+        gone = [Range(max(one.first, floor), one.last) for one in given_up if one.last >= floor]
         if gone:
             found.add("idx_lost", self._where(first, "idx"), _shown(gone))
-        found.records += stats(made.entries[max(floor - first, 0) :]).live
+        if here is not None or not data:
+            found.records += stats(made.entries[max(floor - first, 0) :]).live
 
     def _cold_data(self, first: int, generation: int) -> bytes:
         """The data of a cold segment whose index is lost here and there; nothing if it cannot be had."""

@@ -20,9 +20,10 @@ from topics.clock import SystemClock
 
 WAIT_S = 60.0
 TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""Its stdin becomes the terminal that Ctrl-C is typed on."""
+"""Its stdin becomes the terminal that Ctrl-C is typed on, which whoever runs the tests may have it ignore."""
 
 
 class Screen:

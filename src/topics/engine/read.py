@@ -194,6 +194,17 @@ def _wait(
     alarm = core.alarms.at(core.clock.monotonic_ns() + query.wait_ms * 1_000_000, late)
 
 
+class Page(ReadResult, frozen=True):
+    """A read whose records are JSON: pieces to be joined by commas, of which one may be several records."""
+
+    count: int = 0
+
+
+def count_of(result: ReadResult) -> int:
+    """How many records a read has."""
+    return result.count if isinstance(result, Page) else len(result.records)
+
+
 def walk(
     topic: Topic, query: Query, cold: ColdRead, wanted: Projection | None = None, through: int | None = None
 ) -> ReadResult:
@@ -221,7 +232,8 @@ def walk(
         if not reader.is_enough():
             raise NeedsBlocks(reader.ahead(needed.wanted)) from needed
     scanned = reader.cursor - from_seq
-    return ReadResult(reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone, scanned, cold.records)
+    found = (reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone, scanned, cold.records)
+    return ReadResult(*found) if wanted is None else Page(*found, reader.count)
 
 
 def _evicted_by(topic: Topic, gap_from: int) -> GapReason:
@@ -246,7 +258,7 @@ class _Walk:
         self.tombstone = tombstone
         self.records: list[Any] = []
         """`Record` objects, or pieces of JSON to be joined by commas."""
-        self._count = 0
+        self.count = 0
         """How many records they are."""
         self._wanted = wanted
         self._topic = topic
@@ -282,7 +294,7 @@ class _Walk:
 
     def ahead(self, needed: Sequence[Wanted]) -> list[Wanted]:
         """What else of the cold tier this read will need: all of it is fetched at once."""
-        wanted, left, budget = dict.fromkeys(needed), self._limit - self._count, self._budget - self._bytes
+        wanted, left, budget = dict.fromkeys(needed), self._limit - self.count, self._budget - self._bytes
         for piece in self._topic.index.walk(self.cursor + 1, self._head, self._limit + AHEAD):
             if isinstance(piece, DeadRun):
                 continue
@@ -356,14 +368,14 @@ class _Walk:
                 chosen = _few_blocks(run, chosen)
             taken = self._take_run(run, chosen, sizes)
             if taken:
-                if self._count >= self._limit:
+                if self.count >= self._limit:
                     return False
                 at += taken
                 continue
             fetched = self._topic.index.fetch(run, chosen, self._cold)
             size = int(sizes[at : at + len(chosen)].sum())
             if self._take_all(run.first + at, fetched, size):
-                if self._count >= self._limit:
+                if self.count >= self._limit:
                     return False
                 at = chosen[-1] + 1
                 continue
@@ -375,7 +387,7 @@ class _Walk:
                 elif not self._one(seq, stored, int(sizes[position])):
                     return False
                 self.cursor = seq
-                if self._count >= self._limit:
+                if self.count >= self._limit:
                     return False
             at = chosen[-1] + 1
         return True
@@ -387,7 +399,7 @@ class _Walk:
 
     def _choose(self, kinds: Kinds, sizes: npt.NDArray[np.int64], at: int) -> range:
         """Live positions in a row from `at`, hardly more than may be delivered."""
-        n = min(len(kinds), at + self._limit - self._count, at + (FETCH if self._wanted is None else JSON_FETCH))
+        n = min(len(kinds), at + self._limit - self.count, at + (FETCH if self._wanted is None else JSON_FETCH))
         if n - at > 1:
             n = at + _first(kinds[at:n] != _LIVE)
             # Up to the first that does not fit, and that one too.
@@ -410,7 +422,7 @@ class _Walk:
         if pieces is None:
             return 0
         self._bytes += size
-        self._count += len(chosen)
+        self.count += len(chosen)
         self.records += pieces
         self.cursor = run.first + chosen[-1]
         return len(chosen)
@@ -423,7 +435,7 @@ class _Walk:
         if self._nodes or self._bytes + size > self._budget or not _STORED.issuperset(map(type, fetched)):
             return False
         self._bytes += size
-        self._count += len(fetched)
+        self.count += len(fetched)
         self.records += self._render(cast("list[Stored]", fetched))
         self.cursor = first + len(fetched) - 1
         return True
@@ -444,7 +456,7 @@ class _Walk:
         if self.records and self._bytes + size > self._budget:
             return False
         self._bytes += size
-        self._count += 1
+        self.count += 1
         self.records += self._render((stored,))
         return True
 

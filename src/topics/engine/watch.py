@@ -29,7 +29,7 @@ from topics.engine import retention
 from topics.engine.cold import RETRY_NS
 from topics.engine.core import Core, guarded
 from topics.engine.plan import synced_seq
-from topics.engine.read import Query, walk
+from topics.engine.read import Query, count_of, walk
 from topics.engine.topic import Topic
 from topics.errors import StoreUnavailable, TopicNotFound, TopicsError
 from topics.model import Gap, ReadResult
@@ -79,14 +79,17 @@ def lane_of(share: Share, kind: object) -> tuple[Share, object]:
 class Batch:
     """Records of one frame. Its bytes are made once per framing, whoever gets them."""
 
-    __slots__ = ("from_seq", "head", "made", "name", "records", "to_seq")
+    __slots__ = ("count", "from_seq", "head", "made", "name", "records", "to_seq")
 
-    def __init__(self, name: str, from_seq: int, to_seq: int, head: int, records: list[bytes]) -> None:
+    def __init__(self, name: str, from_seq: int, to_seq: int, head: int, records: list[bytes], count: int) -> None:
         self.name = name
         self.from_seq = from_seq
         self.to_seq = to_seq
         self.head = head
         self.records = records
+        """As pieces to be joined by commas."""
+        self.count = count
+        """How many they are."""
         self.made: dict[object, Any] = {}
         """What sinks keep here, to be shared."""
 
@@ -375,8 +378,9 @@ class Feed:
         follower.cursor = result.next_from_seq
         if result.records:
             records: list[Any] = list(result.records)
-            self._core.traffic.delivered += len(records)
-            put(framing.record(Batch(topic.name, began, result.next_from_seq, result.head_seq, records)))
+            count = count_of(result)
+            self._core.traffic.delivered += count
+            put(framing.record(Batch(topic.name, began, result.next_from_seq, result.head_seq, records, count)))
         if gap is not None or result.records:
             follower.is_reached = False
         head = self._visible(topic, follower.view)
@@ -459,7 +463,7 @@ class Series:
             # Nothing of it has gone: no need to look each record up.
             pieces = topic.index.newest(self._at + 1, self._head, wanted, max_bytes)
             if pieces is not None:
-                return self._add(self._head, pieces)
+                return self._add(self._head, pieces, self._head - self._at)
         query = Query(self._topic.name, self._at, None, limit, max_bytes, frozenset(), 0)
         try:
             result = walk(self._topic, query, self._cold, wanted, self._head)
@@ -470,10 +474,10 @@ class Series:
             self._ended = True
             return None
         records: list[Any] = list(result.records)
-        return self._add(result.next_from_seq, records)
+        return self._add(result.next_from_seq, records, count_of(result))
 
-    def _add(self, to_seq: int, records: list[bytes]) -> Batch:
-        batch = Batch(self._topic.name, self._at, to_seq, self._head, records)
+    def _add(self, to_seq: int, records: list[bytes], count: int) -> Batch:
+        batch = Batch(self._topic.name, self._at, to_seq, self._head, records, count)
         self._at = to_seq
         self._batches.append(batch)
         return batch
@@ -559,7 +563,7 @@ class Pass:
         batch = self._series_of(follower).get(0)
         if batch is None or not batch.is_last or not batch.records:
             return None
-        self._whole_records = len(batch.records)
+        self._whole_records = batch.count
         return self._rendered(follower, batch)
 
     def _series_of(self, follower: Follower) -> Series:
@@ -599,7 +603,7 @@ class Pass:
             if batch.records:
                 sent += 1
                 sink.send(self._rendered(follower, batch), now_ns)
-                self._core.traffic.delivered += len(batch.records)
+                self._core.traffic.delivered += batch.count
                 is_told = batch.is_last
             follower.cursor = batch.to_seq
         if follower.cursor < head:

@@ -492,7 +492,7 @@ def diff(exchange: Exchange) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
         else:
-            core.traffic.answered(len(outcome.records))
+            core.traffic.answered(reading.count_of(outcome))
             exchange.reply(200, _page(name, outcome, exchange.elapsed_ms()))
 
     waiting = reading.Waiting()

@@ -19,6 +19,7 @@ def test_results_keep_each_round_on_one_line() -> None:
 
 def test_every_benchmark_is_known_and_says_what_it_measures() -> None:
     assert command.NAMES == (
+        "archive",
         "cold",
         "delivery",
         "engine_commit",

@@ -80,7 +80,7 @@ def test_scrub_names_every_one_of_200_flipped_bytes(spark: SparkSession, tmp_pat
     assert {(tier, one.suffix) for tier, one in chosen} == kinds
     chosen.append(("store", Path("meta") / sorted(path.name for path in Path(store, "meta").glob("snap*"))[-1]))
     chosen.append(("store", Path("wal/CURRENT")))
-    wal = next(path for path in sorted(Path(store, "wal").glob("wal-*")) if any(path.read_bytes()[:FRAME_BYTES]))
+    wal = sorted(Path(store, "wal").glob("wal-*"))[-1]  # one before it may be left, which no start will read
     chosen.append(("store", wal.relative_to(store)))
     for tier, one in chosen:
         flip(roots[tier] / one, chance, within=FRAME_BYTES if one.parent.name == "wal" else None)

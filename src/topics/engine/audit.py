@@ -36,11 +36,13 @@ class Audit:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._left: deque[tuple[int, int]] = deque()
+        self.begun = False
         self.looked_at = 0
         self.corrected = 0
 
     def begin(self) -> None:
         """Look at every segment that is sealed now."""
+        self.begun = True
         for topic in self._core.topics.values():
             if topic.index.segments is not None:
                 self._left += [(topic.id, one.first) for one in topic.index.segments.segments if _is_known(one)]

@@ -311,7 +311,6 @@ class Engine:
         recovery.let_go()
         core.losses.again = False
         core.deletes.begin(system.recorded(core, core.deletes.known_through))
-        self._due["audit"] = core.clock.monotonic_ns() + AUDIT_AFTER_NS
         if core.wal.orphans and core.settling is None:
             self._checkpointer.ask(lambda outcome: None, full=True, snapshot=True)
             self._run_out()
@@ -725,8 +724,7 @@ class Engine:
                 self._due["checkpoint"] = now
             self._every("checkpoint", core.config.checkpoint_ms, now, self._checkpointer.tick)
         self._every("rewrite", core.config.ttl_sweep_ms, now, self._rewriter.tick)
-        if now >= self._due.get("audit", now + 1):
-            del self._due["audit"]  # once in a run
+        if not self.audit.begun and now >= self._opened_ns + AUDIT_AFTER_NS:
             self.audit.begin()
         if core.cold.root is not None:
             self._every("relocate", core.config.relocate_ms, now, self._relocator.tick)

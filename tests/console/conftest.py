@@ -1,4 +1,4 @@
-"""One browser for all, a server per module, a visitor per test."""
+"""A browser and a server per module, a visitor per test."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for the session: its driver keeps an event loop running on this thread, where other tests run theirs."""
     with sync_playwright() as playwright:
         one = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
         yield one

@@ -52,7 +52,7 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardS
 
 QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 600}
 """Survivors that the quick size of `crash` judges; a whole engine takes long to open."""
-THIN = {"engine": {"exhaustive": 29, "faults": 601, "flips": 307, "truncate": 127, "mutants": 3}}
+THIN = {"engine": {"exhaustive": 29, "faults": 601, "flips": 307, "truncate": 127, "mutants": 5}}
 """Of what a quick size has, every how many cases are taken; primes, so that no kind of case is left out."""
 
 

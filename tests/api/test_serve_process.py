@@ -61,6 +61,7 @@ def test_it_says_which_kernel_runs(tmp_path: Path) -> None:
         told = one.event("listening")
         one.url = told["url"]
         assert told["kernel"] == "pure"
+        assert one.event("ready")
         with one.client() as client:
             assert client.get("/v0/health").json()["kernel"] == "pure"
             assert client.get("/v0/settings").json()["build"]["kernel"] == "pure"

@@ -28,7 +28,7 @@ import uvloop
 from bench.measure import Sample, percentiles_us
 from bench.slowdisk import LateFs
 from topics import settings
-from topics.server import app, records, wire
+from topics.server import app, gather, records, wire
 from topics.server.exchange import Exchange
 from topics.server.keys import KeyRing
 from topics.server.main import SWITCH_S, spare_the_collector
@@ -281,6 +281,7 @@ def main(kind: str, dir: str) -> None:
     """Serve until SIGTERM."""
     if kind == "decode":
         app.App.execute = _decode_and_answer  # type: ignore[method-assign]
+        gather.Gathering.take = lambda *write: False  # type: ignore[method-assign]
     uvloop.run(_serve(kind, dir))
 
 

@@ -122,8 +122,58 @@ class Prepared(NamedTuple):
             yield self._part(begin, end)
 
 
-Ready = Prepared | kernel.Written
+Sole = Prepared | kernel.Written
 """The records of a write, in Python or as the kernel keeps them."""
+
+
+class Joined:
+    """Writes to one topic that are staged as one: each is a chain of its own in the log, whole or not there at all."""
+
+    __slots__ = ("_parts", "has_tags", "records", "total")
+
+    def __init__(self, parts: Sequence[Sole]) -> None:
+        self._parts = parts
+        self.records = sum([part.records for part in parts])
+        self.total = sum([part.total for part in parts])
+        self.has_tags = any(part.has_tags for part in parts)
+
+    @property
+    def tags(self) -> list[str | None]:
+        """Of all records."""
+        return [tag for part in self._parts for tag in part.tags]
+
+    @property
+    def envelopes(self) -> list[bytes]:
+        """Of all records."""
+        return [stored for part in self._parts for stored in part.envelopes]
+
+    @property
+    def accounted(self) -> list[int]:
+        """Of all records."""
+        return [size for part in self._parts for size in part.accounted]
+
+    def framed(
+        self, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, begin: int = 0, end: int | None = None
+    ) -> tuple[bytes, list[int], bytes]:
+        """As of one write, always of all of them; `more` is said of the last one."""
+        assert not begin
+        assert end is None
+        frames: list[bytes] = []
+        offsets: list[int] = []
+        entries: list[bytes] = []
+        at, last = 0, self._parts[-1]
+        for part in self._parts:
+            made, places, rows = part.framed(topic_id, first_seq, ts, flags, more and part is last)
+            frames.append(made)
+            entries.append(rows)
+            offsets += [at + place for place in places]
+            at += len(made)
+            first_seq += part.records
+        return b"".join(frames), offsets, b"".join(entries)
+
+
+Ready = Sole | Joined
+"""What is staged at once: one write, or several."""
 
 
 def steps(accounted: list[int]) -> Iterator[tuple[int, int]]:

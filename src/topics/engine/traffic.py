@@ -41,12 +41,12 @@ class Traffic:
         self.delivered = 0
         """Records sent to followers, once for each of them."""
 
-    def acked(self, durability: Durability, records: int, took_ms: float) -> None:
-        """A write was acknowledged."""
+    def acked(self, durability: Durability, records: int, took_ms: float, writes: int = 1) -> None:
+        """A write was acknowledged, or several of the same class that took as long."""
         self.written += records
         acks = self.acks[durability]
-        acks.total_ms += took_ms
-        acks.counts[bisect_left(ACK_BOUNDS_MS, took_ms)] += 1
+        acks.total_ms += took_ms * writes
+        acks.counts[bisect_left(ACK_BOUNDS_MS, took_ms)] += writes
 
     def answered(self, records: int) -> None:
         """A read was answered."""

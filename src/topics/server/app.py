@@ -18,7 +18,9 @@ from topics.engine.engine import Engine
 from topics.server import browser, failure
 from topics.server.exchange import Carrier, Exchange, Head
 from topics.server.failure import Failure
+from topics.server.gather import Gathering
 from topics.server.keys import Key, KeyRing, presented
+from topics.server.known import Heads, Known
 from topics.server.routes import Access, Match, resolve
 from topics.server.scan import Turns
 from topics.server.streams import Streams
@@ -80,6 +82,8 @@ class App:
         self.stalls = Stalls()
         self.streams = Streams(self.settings)
         self.sessions = Sessions(self.settings.max_watch_sessions)
+        self.heads = Heads(policy, self.settings.max_body_bytes)
+        self.gathering = Gathering(self)
 
     # -- the way in --------------------------------------------------------------------------------------------------
 
@@ -95,6 +99,24 @@ class App:
         exchange.received = False
         return exchange
 
+    def begin_known(self, carrier: Carrier, known: Known, started_ns: int) -> Exchange:
+        """The same of a head that was seen before: what it says by itself is known to be right."""
+        head, match = known.head, known.match
+        exchange = Exchange(self, carrier, head, match, known.query, started_ns)
+        refusal = self._authorise(exchange, match, head.headers) if self.keys.keys else None
+        if refusal is None and not match.early:
+            refusal = self._unready()
+        if refusal is not None:
+            exchange.received = head.declared == 0
+            exchange.refuse(refusal)
+            exchange.received = False
+        return exchange
+
+    def _unready(self) -> Failure | None:
+        if self.draining:
+            return failure.SHUTTING_DOWN
+        return failure.replaying(self.progress) if self.engine is None else None
+
     def _check_head(self, exchange: Exchange, head: Head, match: Match) -> Failure | None:
         headers = head.headers
         public = match.access in (Access.OPEN, Access.PROBE)
@@ -108,13 +130,9 @@ class App:
         refused = self._authorise(exchange, match, headers)
         if refused is not None:
             return refused
-        if not match.early:
-            if self.draining:
-                return failure.SHUTTING_DOWN
-            if self.engine is None:
-                return failure.replaying(self.progress)
-        if match.failure is not None:
-            return match.failure
+        unready = None if match.early else self._unready()
+        if unready is not None or match.failure is not None:
+            return unready or match.failure
         if head.declared is not None and head.declared > self.settings.max_body_bytes:
             return failure.TOO_LARGE
         if head.declared == 0:

@@ -94,7 +94,8 @@ class Verdict(NamedTuple):
     preflight: bool = False
 
 
-_PLAIN = Verdict()
+PLAIN: Final = Verdict()
+"""Nothing about it concerns a browser."""
 
 
 def _forbidden(message: str) -> Failure:
@@ -124,7 +125,7 @@ def judge(
     if policy.hosts is not None and not has_keys and not _is_safe(headers.get(b"host", b""), policy.hosts):
         return Verdict(OTHER_HOST, cors)
     preflight = method == "OPTIONS" and b"access-control-request-method" in headers
-    return Verdict(None, cors, preflight) if cors or preflight else _PLAIN
+    return Verdict(None, cors, preflight) if cors or preflight else PLAIN
 
 
 def _cors(origin: bytes) -> Headers:

@@ -421,7 +421,7 @@ class Exchange:
 
     def _wants_gzip(self) -> bool:
         accepted = self.headers.get(b"accept-encoding")
-        return accepted is not None and _allows_gzip(accepted)
+        return accepted is not None and allows_gzip(accepted)
 
     def _send_packed(self, status: int, packed: bytes, headers: Headers) -> None:
         if not self.answered:
@@ -445,7 +445,7 @@ def _gzip(body: bytes) -> bytes:
     return zlib.compress(body, 1, wbits=31)
 
 
-def _allows_gzip(accepted: bytes) -> bool:
+def allows_gzip(accepted: bytes) -> bool:
     """Whether `Accept-Encoding` has gzip with q > 0; `*` stands for what is not named."""
     other = False
     for item in accepted.lower().split(b","):

@@ -67,6 +67,11 @@ class HeadReader:
         """Whether something of a head has come, and not yet all of it."""
         return bool(self._seen)
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the next byte is the first of a head."""
+        return not self._seen and not self._after_cr
+
     def read(self, data: bytes, at: int) -> tuple[int, Head | None]:
         """Take bytes from `at` on: how far it got, and the head once it is complete."""
         if not self._seen:

@@ -24,12 +24,13 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet, Successor
+from topics.server.exchange import GZIP_FROM_BYTES, JSON, Exchange, Head, Headers, Listener, Outlet, Successor
 from topics.server.failure import SHUTTING_DOWN, Failure
 from topics.server.framing import ChunkReader, HeadReader, Malformed
 
 if TYPE_CHECKING:
     from topics.server.connections import Connections, Spoken
+    from topics.server.known import Known
 
 OUTPUT_HIGH: Final = 1 << 20
 INPUT_HIGH: Final = 64 << 10
@@ -52,6 +53,7 @@ STREAM_HIGH: Final = 64 << 10
 STREAM_LOW: Final = 16 << 10
 """Output of a stream: nothing is built above the first mark, until it is below the second [A-12]."""
 
+_CR: Final = 13
 _HEAD: Final = "head"
 _BODY: Final = "body"
 _BUSY: Final = "busy"
@@ -100,6 +102,7 @@ class Http1:
     def __init__(self, home: Connections, transport: asyncio.Transport, hand_over: Callable[[Spoken], None]) -> None:
         self._home = home
         self._app = home.app
+        self._known = home.app.heads.by_bytes
         self._transport = transport
         self._hand_over = hand_over
         """Of the connection: another protocol takes it on."""
@@ -143,6 +146,12 @@ class Http1:
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         state = self._state
+        if state is _HEAD and not self._full and not self._input and self._overrun is None and self._heads.is_fresh:
+            end = data.find(b"\r\n\r\n") + 4
+            known = self._known.get(data[:end])
+            if known is not None and len(data) - end == known.head.declared:
+                self._take_known(known, data[end:])
+                return
         if state is _ENDING or state is _STREAM:
             return
         if state is _BUSY or self._full or self._input or self._overrun is not None:
@@ -151,6 +160,46 @@ class Http1:
             self._pump(data)
             if len(data) >= READ_BYTES and self._state is _BODY:
                 self._rest()
+
+    def _take_known(self, known: Known, body: bytes) -> None:
+        """A whole request, and nothing else, whose head was seen before."""
+        heads, app = self._heads, self._app
+        self._head = known.head
+        heads.keep_alive, heads.is_11 = known.keep_alive, True
+        self._state = _BUSY
+        self._awaits = ""
+        now_ns = self._home.now_ns()
+        if not known.gathers or not app.gathering.take(self, known, body, now_ns):
+            self.execute_known(known, body, now_ns)
+
+    def execute_known(self, known: Known, body: bytes, since_ns: int) -> None:
+        """Execute such a request by itself."""
+        if self._state is not _BUSY:
+            return  # the client is gone
+        exchange = self._app.begin_known(self, known, since_ns)
+        if exchange.answered:
+            return
+        self._exchange = exchange
+        if body:
+            exchange.feed(body)
+        if not exchange.answered:
+            exchange.end()
+
+    def answer_known(self, known: Known, since_ns: int, body: bytes) -> None:
+        """Answer a request that was not executed by itself."""
+        if known.wants_gzip and len(body) >= GZIP_FROM_BYTES:
+            self._lone(known, since_ns, lambda exchange: exchange.reply(200, body))
+        elif self._state is _BUSY:
+            self.send(200, (), JSON, body)
+
+    def fail_known(self, known: Known, since_ns: int, error: Exception) -> None:
+        """The same with what went wrong."""
+        self._lone(known, since_ns, lambda exchange: exchange.fail(error))
+
+    def _lone(self, known: Known, since_ns: int, end: Callable[[Exchange], None]) -> None:
+        if self._state is _BUSY:
+            self._exchange = Exchange(self._app, self, known.head, known.match, known.query, since_ns)
+            end(self._exchange)
 
     def _rest(self) -> None:
         self._resting = True
@@ -308,12 +357,16 @@ class Http1:
             self._await(_HEAD, HEAD_NS)
 
     def _read_head(self, data: bytes, at: int) -> int:
+        heads, begin = self._heads, at
+        is_fresh = heads.is_fresh and data[at] > _CR
         try:
-            at, head = self._heads.read(data, at)
+            at, head = heads.read(data, at)
         except Malformed as bad:
             self.refuse(bad.failure)
             return at
         if head is not None:
+            if is_fresh and heads.is_11:
+                self._app.heads.remember(data[begin:at], head, heads.keep_alive, self._app.keys)
             self._begin(head, has_more=at < len(data))
         return at
 

@@ -21,12 +21,13 @@ from topics.engine import delete as deleting
 from topics.engine import read as reading
 from topics.engine.append import Write
 from topics.engine.core import Core
-from topics.engine.records import NOTHING, ParsedRecord, Ready, check_key, prepare, prepare_in_steps
-from topics.errors import EngineClosed
+from topics.engine.records import NOTHING, ParsedRecord, Ready, Sole, check_key, prepare, prepare_in_steps
+from topics.errors import EngineClosed, TopicsError
 from topics.model import (
     PIPELINES,
     AppendResult,
     DeleteResult,
+    Durability,
     Gap,
     Limits,
     Producer,
@@ -65,6 +66,12 @@ class WriteBody(msgspec.Struct):
         dict[str, Raw] | None, about("configuration of the topic, used only if this write creates it")
     ] = None
     disable_backpressure: Annotated[bool, about("wait rather than be turned away under load")] = False
+
+
+class Plain(msgspec.Struct, forbid_unknown_fields=True):
+    """A write that is nothing but records."""
+
+    records: list[ParsedRecord]
 
 
 class Given(msgspec.Struct):
@@ -178,6 +185,7 @@ class DeleteAnswer(msgspec.Struct):
 
 
 _WRITE: Final = msgspec.json.Decoder(WriteBody)
+_RECORDS: Final = msgspec.json.Decoder(Plain)
 _PLAIN: Final = WriteBody([])
 _OTHERS: Final = [(name.encode(), name) for name in WriteBody.__struct_fields__ if name not in ("records", "node")]
 _JSON: Final = b"application/json"
@@ -266,6 +274,19 @@ def scanned(raw: bytes, limits: Limits) -> tuple[WriteBody, kernel.Written] | No
     try:
         return _WRITE.decode(b'{"records":[],%b}' % b",".join(members)), found
     except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def plain(raw: bytes, limits: Limits) -> Sole | None:
+    """The records of a body that is nothing but records and is plainly right; None: it takes a closer look."""
+    if not raw.isascii():
+        return None
+    if kernel.native is not None:
+        found = kernel.native.scan_write(raw, limits)
+        return found if found is not None and found.is_plain else None
+    try:
+        return prepare(_RECORDS.decode(raw).records, limits)
+    except (msgspec.MsgspecError, RecursionError, TopicsError):
         return None
 
 
@@ -403,7 +424,7 @@ def _append(exchange: Exchange, write: Write) -> None:
             exchange.fail(outcome)
             return
         seqs = not exchange.query or wire.flag(exchange.params(), "return_seqs", True)
-        body = _answer(write.name, outcome, wire.performance(exchange.elapsed_ms(), timing), seqs=seqs)
+        body = answer(write.name, outcome, wire.performance(exchange.elapsed_ms(), timing), seqs=seqs)
         exchange.reply(201 if outcome.created else 200, body)
 
     append(core, exchange.app.clock, write, done)
@@ -422,23 +443,31 @@ def append(core: Core, clock: Clock, write: Write, done: Callable[[AppendResult 
             done(outcome, b"")
             return
         now_ns = clock.monotonic_ns()
-        enqueued_ns = staged_ns or now_ns
-        topic = core.names.get(write.name)
-        is_synced = topic is not None and topic.config.durability == "fsync"
-        if topic is not None:
-            core.traffic.acked(topic.config.durability, outcome.count, (now_ns - began_ns) / 1e6)
-        throttled_ms = outcome.throttle_wait_ms
-        wait_ms = max((now_ns - enqueued_ns) / 1e6 - (throttled_ms or 0.0), 0.0) if is_synced else 0.0
-        timing = b',"wal_append_ms":%.3f,"fsync_ms":%.3f' % ((enqueued_ns - began_ns) / 1e6, wait_ms)
-        if throttled_ms is not None:
-            timing += b',"throttle_wait_ms":%.3f' % throttled_ms
-        done(outcome, timing)
+        durability = durability_of(core, write.name)
+        if durability is not None:
+            core.traffic.acked(durability, outcome.count, (now_ns - began_ns) / 1e6)
+        done(outcome, log_timing(durability, outcome.throttle_wait_ms, began_ns, staged_ns or now_ns, now_ns))
 
     appending.append(core, write, decided)
     staged_ns = clock.monotonic_ns()
 
 
-def _answer(name: str, result: AppendResult, performance: bytes, *, seqs: bool) -> bytes:
+def log_timing(
+    durability: Durability | None, throttled_ms: float | None, began_ns: int, enqueued_ns: int, now_ns: int
+) -> bytes:
+    """The log's part of the performance block."""
+    wait_ms = max((now_ns - enqueued_ns) / 1e6 - (throttled_ms or 0.0), 0.0) if durability == "fsync" else 0.0
+    timing = b',"wal_append_ms":%.3f,"fsync_ms":%.3f' % ((enqueued_ns - began_ns) / 1e6, wait_ms)
+    return timing if throttled_ms is None else b'%b,"throttle_wait_ms":%.3f' % (timing, throttled_ms)
+
+
+def durability_of(core: Core, name: str) -> Durability | None:
+    """The class of a topic as it is now; None if it is gone."""
+    topic = core.names.get(name)
+    return None if topic is None else topic.config.durability
+
+
+def answer(name: str, result: AppendResult, performance: bytes, *, seqs: bool) -> bytes:
     """The body of what a write answers."""
     first = result.first_seq
     if kernel.native is not None and first is not None and not (result.created or result.deduped):

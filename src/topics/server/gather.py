@@ -1,0 +1,159 @@
+"""Plain writes of one pass of the loop, topic by topic: staged, logged and published as one [HOTPATH, P-10].
+
+    connection ──take──▶ its topic's writes ──after all sockets were read──▶ one append ──▶ an answer for each
+
+Plain is a write over HTTP/1.1 to a topic that exists, whose head was seen before and whose body is nothing but records
+that are plainly right; see `known` and `records.plain`. Everything else, and everything under keys, goes the ordinary
+way, which is the specification: what is gathered is answered, logged and counted as if it had gone there. So does what
+the engine refuses, one by one: each write is judged by itself.
+
+Each write stays a chain of its own in the log: after a crash it is there whole or not at all. Event loop only.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from topics.engine import append as appending
+from topics.engine.append import Write
+from topics.engine.core import Core
+from topics.engine.records import Joined, Sole
+from topics.errors import LimitReached, RecordTooLarge, TopicFull
+from topics.model import AppendResult
+from topics.server import records, wire
+
+if TYPE_CHECKING:
+    from topics.server.app import App
+    from topics.server.http1 import Http1
+    from topics.server.known import Known
+
+BODY_BYTES_MAX: Final = 64 << 10
+"""A larger body is worth a submission of its own."""
+RUN_BYTES_MAX: Final = 256 << 10
+RUN_WRITES_MAX: Final = 128
+"""What is staged at once: some hundred microseconds."""
+
+Taken = tuple["Http1", "Known", bytes, Sole, int]
+"""Who asks, what for, the body and its records, since when."""
+
+
+class Gathering:
+    """Writes that were taken and not staged yet."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._runs: dict[str, list[Taken]] = {}
+        self._bytes: dict[str, int] = {}
+
+    def take(self, carrier: Http1, known: Known, body: bytes, now_ns: int) -> bool:
+        """Take a write, if it is plain; it is answered through its carrier."""
+        app, size = self._app, len(body)
+        engine = app.engine
+        if engine is None or app.draining or app.keys.keys or size > BODY_BYTES_MAX:
+            return False
+        core, name = engine.core, known.match.name
+        if name not in core.names:
+            return False
+        assert name is not None
+        ready = records.plain(body, core.limits)
+        if ready is None or not app.buffered.take(size):
+            return False
+        if not self._runs:
+            core.owner.soon(self._flush)
+        run = self._runs.get(name)
+        if run is None:
+            self._runs[name], self._bytes[name] = [(carrier, known, body, ready, now_ns)], size
+            return True
+        run.append((carrier, known, body, ready, now_ns))
+        self._bytes[name] = size = self._bytes[name] + size
+        if size > RUN_BYTES_MAX or len(run) >= RUN_WRITES_MAX:
+            del self._runs[name]
+            self._stage(name, run)
+        return True
+
+    def _flush(self) -> None:
+        runs, self._runs = self._runs, {}
+        for name, run in runs.items():
+            self._stage(name, run)
+
+    def _stage(self, name: str, run: list[Taken]) -> None:
+        app = self._app
+        size = self._bytes.pop(name)
+        engine = app.engine
+        if engine is None or name not in engine.core.names:
+            self._give_back(size)
+            _one_by_one(run)
+            return
+        core = engine.core
+        ready = run[0][3] if len(run) == 1 else Joined([taken[3] for taken in run])
+        write = Write(name, ready, None, None, None, None)
+        staging = _Staging(app, core, name, run, app.clock.monotonic_ns())
+        try:
+            appending.append(core, write, staging.decided)
+        except Exception as error:  # noqa: BLE001 - whatever these meet, the others go on
+            staging.decided(error)
+        staging.staged_ns = app.clock.monotonic_ns()
+        if core.admission.waiting and not staging.is_decided:
+            # While writes wait for room, a body counts until it is answered [RES-3].
+            staging.over = partial(self._give_back, size)
+        else:
+            self._give_back(size)
+
+    def _give_back(self, size: int) -> None:
+        self._app.buffered.give_back(size)
+
+
+class _Staging:
+    """A run of writes on its way."""
+
+    __slots__ = ("_app", "_core", "_name", "_run", "began_ns", "is_decided", "over", "staged_ns")
+
+    def __init__(self, app: App, core: Core, name: str, run: list[Taken], began_ns: int) -> None:
+        self._app = app
+        self._core = core
+        self._name = name
+        self._run = run
+        self.began_ns = began_ns
+        self.staged_ns = 0
+        self.is_decided = False
+        self.over = _nothing
+
+    def decided(self, outcome: AppendResult | Exception) -> None:
+        """All of them are visible, or none is."""
+        self.is_decided = True
+        self.over()
+        if isinstance(outcome, AppendResult):
+            self._answer(outcome)
+        elif isinstance(outcome, (LimitReached, RecordTooLarge, TopicFull)) and len(self._run) > 1:
+            # Nothing was done, and for some of them there may be room.
+            _one_by_one(self._run)
+        else:
+            for carrier, known, _, _, since_ns in self._run:
+                carrier.fail_known(known, since_ns, outcome)
+
+    def _answer(self, result: AppendResult) -> None:
+        core, app, name = self._core, self._app, self._name
+        now_ns = app.clock.monotonic_ns()
+        durability = records.durability_of(core, name)
+        enqueued_ns = self.staged_ns or now_ns
+        timing = records.log_timing(durability, result.throttle_wait_ms, self.began_ns, enqueued_ns, now_ns)
+        if durability is not None:
+            core.traffic.acked(durability, result.count, (now_ns - self.began_ns) / 1e6, len(self._run))
+        first, head = result.first_seq, result.head_seq
+        assert first is not None
+        for carrier, known, _, ready, since_ns in self._run:
+            count = ready.records
+            told = wire.performance((now_ns - since_ns) / 1e6, timing)
+            body = records.answer(name, AppendResult(first, first + count - 1, head, count), told, seqs=True)
+            first += count
+            carrier.answer_known(known, since_ns, body)
+
+
+def _one_by_one(run: list[Taken]) -> None:
+    for carrier, known, body, _, since_ns in run:
+        carrier.execute_known(known, body, since_ns)
+
+
+def _nothing() -> None:
+    return None

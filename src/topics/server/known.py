@@ -1,0 +1,88 @@
+"""Heads that were seen before: what a request is told by its head alone is found out once [P-10, HOTPATH].
+
+Clients send the same head again and again. One that came in one piece and is plainly right is remembered, byte for
+byte, with what it means: the parsed head, its route, and that nothing about it is refused. All of that follows from
+these bytes, the settings and whether there are keys. Whatever depends on anything else is looked at for each request.
+
+A head with a key in it is not remembered [KEY-5]. Neither is one that upgrades, expects, packs its body, or comes from
+a web page. Bounded; when it is full it begins anew. Event loop only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from topics.model import is_system_name
+from topics.server import browser, records, wire
+from topics.server.exchange import Head, allows_gzip
+from topics.server.routes import Match, resolve
+
+if TYPE_CHECKING:
+    from topics.server.browser import Policy
+    from topics.server.keys import KeyRing
+
+HEADS_MAX: Final = 1024
+HEAD_BYTES_MAX: Final = 1024
+"""Longer ones are seldom the same twice; what strangers send must not fill memory."""
+_TELLING: Final = (b"authorization", b"upgrade", b"origin", b"content-encoding", b"expect", b"cookie")
+"""Fields whose heads are looked at each time."""
+
+
+class Known(NamedTuple):
+    """A head that is plainly right, and what it means."""
+
+    head: Head
+    keep_alive: bool
+    match: Match
+    query: bytes
+    wants_gzip: bool
+    gathers: bool
+    """It is that of a write without anything special about it."""
+
+
+class Heads:
+    """What was remembered."""
+
+    def __init__(self, policy: Policy, body_bytes_max: int) -> None:
+        self.by_bytes: dict[bytes, Known] = {}
+        self._policy = policy
+        self._body_bytes_max = body_bytes_max
+
+    def forget(self) -> None:
+        """The keys are others."""
+        self.by_bytes.clear()
+
+    def remember(self, raw: bytes, head: Head, keep_alive: bool, keys: KeyRing) -> None:
+        """Remember a head that was just read, if it may be."""
+        if len(raw) > HEAD_BYTES_MAX or any(name in head.headers for name in _TELLING):
+            return
+        known = self._known(head, keep_alive, bool(keys.keys))
+        if known is not None:
+            if len(self.by_bytes) >= HEADS_MAX:
+                self.by_bytes.clear()
+            self.by_bytes[raw] = known
+
+    def _known(self, head: Head, keep_alive: bool, has_keys: bool) -> Known | None:
+        path, _, query = head.target.partition(b"?")
+        match = resolve(head.method, path)
+        route = match.route
+        if route is None or match.failure is not None or route.token or route.stream:
+            return None
+        if browser.judge(self._policy, head.method, head.headers, public=False, has_keys=has_keys) != browser.PLAIN:
+            return None
+        declared, media = head.declared, head.headers.get(b"content-type")
+        if declared is None or declared > self._body_bytes_max:
+            return None
+        match = match.without_foreign_body(media) if declared else match
+        if match.unfit_type(media, empty=not declared) is not None or match.is_binary(media):
+            return None
+        accepted = head.headers.get(b"accept-encoding")
+        wants_gzip = accepted is not None and allows_gzip(accepted)
+        return Known(head, keep_alive, match, query, wants_gzip, _gathers(head, match, query))
+
+
+def _gathers(head: Head, match: Match, query: bytes) -> bool:
+    if match.route is None or match.route.handler is not records.write or not head.declared or query:
+        return False
+    media = wire.media_type(head.headers.get(b"content-type", b""))
+    return media == b"application/json" and b"idempotency-key" not in head.headers and not is_system_name(match.name)

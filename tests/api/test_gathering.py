@@ -1,0 +1,325 @@
+"""Writes that come in one pass of the loop are staged as one, and nobody can tell; heads are read once (HOTPATH)."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+import pytest
+
+from tests.api.kit import WAIT_S, Running, running
+from tests.api.rawclient import Answer, RawClient
+from topics.codec import frame, kernel
+from topics.engine.records import Joined, Sole, prepare
+from topics.model import Limits
+from topics.server import keys
+from topics.server.gather import RUN_WRITES_MAX
+from topics.server.known import HEADS_MAX
+
+KERNELS = ["pure", *(["native"] if kernel.installed() is not None else [])]
+
+
+def post(path: str, body: object, *fields: str) -> bytes:
+    raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", *fields]
+    return "\r\n".join([*lines, f"Content-Length: {len(raw)}\r\n\r\n"]).encode() + raw
+
+
+def write(topic: str, *records: object, more: Sequence[str] = (), **members: object) -> bytes:
+    return post(f"/v0/topics/{topic}", {"records": list(records), **members}, *more)
+
+
+def row(value: object) -> dict[str, object]:
+    return {"data": value}
+
+
+@contextmanager
+def held(server: Running) -> Iterator[None]:
+    """The loop stands still: whatever is sent meanwhile is read in one pass."""
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        stands.set()
+        goes_on.wait(WAIT_S)
+
+    server.loop.call_soon_threadsafe(hold)
+    assert stands.wait(WAIT_S)
+    try:
+        yield
+    finally:
+        goes_on.set()
+
+
+@contextmanager
+def known_to(server: Running, count: int, *requests: bytes) -> Iterator[list[RawClient]]:
+    """Connections of a server that has seen the heads of these requests, and the topics of those that write."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server)) for _ in range(count)]
+        for request in requests:
+            assert clients[0].send(request).answer().status in (200, 201)
+        for one in clients:
+            assert one.send(b"GET /v0/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").answer().status == 200
+        yield clients
+
+
+def together(server: Running, clients: Sequence[RawClient], requests: Sequence[bytes]) -> list[Answer]:
+    with held(server):
+        for client, request in zip(clients, requests, strict=True):
+            client.send(request)
+    return [client.answer() for client in clients]
+
+
+def submissions(server: Running) -> int:
+    wal = server.on_loop(lambda: server.server.app.engine).core.wal  # type: ignore[union-attr]
+    assert wal is not None
+    return server.on_loop(lambda: sum(shard.counters.batches for shard in wal.shards))
+
+
+@pytest.fixture(params=KERNELS)
+def each_kernel(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = kernel.name()
+    kernel.select(request.param)
+    yield request.param
+    kernel.select(before)
+
+
+# -- writes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
+def test_writes_of_one_pass_are_one_write_to_the_log_and_answered_each(
+    each_kernel: str, server: Running, topic: str, durability: str
+) -> None:
+    """[WR-3, S-70, P-4] Seqs of each in a row, none twice; one pwrite; read back as answered."""
+    requests = [write(topic, row(10 * n), row(10 * n + 1)) for n in range(10, 40)]
+    first = write(topic, row(0), config={"durability": durability})
+    with known_to(server, len(requests), first, requests[0]) as clients:
+        before = submissions(server)
+        answers = [answer.json() for answer in together(server, clients, requests)]
+        pwrites = submissions(server) - before
+        found = clients[0].send(post(f"/v0/topics/{topic}/diff", {"limit": 1000})).answer().json()["records"]
+    assert pwrites == (0 if durability == "ephemeral" else 1)
+    assert sorted(answer["first_seq"] for answer in answers) == list(range(4, 4 + 2 * len(requests), 2))
+    stored = {record["$seq"]: record["data"] for record in found}
+    for n, answer in zip(range(10, 40), answers, strict=True):
+        assert (
+            answer["seqs"] == [answer["first_seq"], answer["last_seq"]] == [answer["first_seq"] + at for at in (0, 1)]
+        )
+        assert (answer["count"], answer["created"], answer["deduped"]) == (2, False, False)
+        assert answer["head_seq"] >= answer["last_seq"]
+        assert set(answer["performance"]) == {"server_total_ms", "wal_append_ms", "fsync_ms"}
+        assert [stored[seq] for seq in answer["seqs"]] == [10 * n, 10 * n + 1]
+
+
+def test_what_is_not_plain_goes_its_own_way_in_the_same_pass(each_kernel: str, server: Running, topic: str) -> None:
+    """[WR-1, API-11] Whatever a body is, it is answered as alone, and the others do not mind."""
+    rows: list[tuple[bytes, int]] = [
+        (b'{"records":[{"data":1}]}', 200),
+        (b'{"records":[{"data":1]}}', 400),
+        (b'{"records":[]          }', 400),
+        ('{"records":[{"data":"ü"}]}'.encode(), 200),
+        (b'{"records":[{"data":"\xff"}]}', 400),
+        (b'{"records":[{"data":1,"tag":"a"}]}', 200),
+        (b'{"records":[{"data":1}],"node":"n"}', 200),
+        (b'{"records":[{"data":1}],"idempotency_key":"k"}', 200),
+        (b'{"records":[{"data":1}],"create":false,"producer":{"id":"p","epoch":1,"index":1}}', 200),
+        (b"[]", 400),
+        (b'{"records":[{"data":1}],"disable_backpressure":7}', 400),
+    ]
+    requests = [post(f"/v0/topics/{topic}", body) for body, _ in rows]
+    good = [post(f"/v0/topics/{topic}", b'{"records":[{"data":"%b"}]}' % (b"x" * n)) for n in range(60)]
+    with known_to(server, 2 * len(rows), *good) as clients:
+        answers = together(server, clients, [one for one in requests for _ in (0, 1)])
+        state = clients[0].send(f"GET /v0/topics/{topic} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()).answer().json()
+    expected = [status for _, status in rows for _ in (0, 1)]
+    assert [answer.status for answer in answers] == expected
+    deduped = sum(answer.status == 200 and answer.json()["deduped"] for answer in answers)
+    assert deduped == 2, "the second of the same key, and of the same producer and index"
+    assert state["count"] == len(good) + expected.count(200) - deduped
+
+
+def test_each_write_is_refused_by_itself(server: Running, topic: str) -> None:
+    """[CAP-3] A topic with room for two takes two of five, not none."""
+    first = write(topic, row(0), config={"cap_records": 4, "discard": "reject"})
+    with known_to(server, 5, first, write(topic, row(1))) as clients:
+        answers = together(server, clients, [write(topic, row(n)) for n in range(5)])
+    statuses = sorted(answer.status for answer in answers)
+    assert statuses == [200, 200, *[next(a.status for a in answers if a.status != 200)] * 3]
+    assert {answer.code for answer in answers if answer.status != 200} == {"topic_full"}
+
+
+def test_more_than_a_run_holds_are_several_runs(server: Running, topic: str) -> None:
+    count = RUN_WRITES_MAX + 10
+    with known_to(server, count, write(topic, row(0))) as clients:
+        answers = together(server, clients, [write(topic, row(1))] * count)
+    assert sorted(answer.json()["first_seq"] for answer in answers) == list(range(2, count + 2))
+
+
+def test_a_client_that_goes_takes_nobody_along(server: Running, topic: str) -> None:
+    """[API-23, R-6] What was received whole is written; who waits is answered."""
+    with known_to(server, 3, write(topic, row(0))) as clients:
+        with held(server):
+            for client in clients:
+                client.send(write(topic, row(1)))
+            clients[0].reset()
+            clients[1].finish()
+        answers = [clients[1].answer(), clients[2].answer()]
+        assert clients[1].rest() == b""
+    assert len({answer.json()["first_seq"] for answer in answers}) == 2
+
+
+def test_a_topic_that_goes_in_the_same_pass_is_made_anew(server: Running, topic: str) -> None:
+    """[NAME-5] As if the deletion had come first."""
+    with known_to(server, 2, write(topic, row(0))) as clients:
+        gone = f"DELETE /v0/topics/{topic} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        deleted, written = together(server, clients, [gone, write(topic, row(1))])
+    assert deleted.status == 200
+    assert written.status in (200, 201)
+    assert written.json()["first_seq"] in (1, 2)
+
+
+def test_a_long_answer_is_packed_for_whoever_wants_that(server: Running, topic: str) -> None:
+    """[API-16]"""
+    request = write(topic, *[row(n) for n in range(300)], more=["Accept-Encoding: gzip"])
+    with known_to(server, 1, request) as (client,):
+        answer = client.send(request).answer()
+    assert answer.headers["content-encoding"] == "gzip"
+    assert msgspec.json.decode(gzip.decompress(answer.body))["seqs"] == list(range(301, 601))
+
+
+def test_writes_wait_for_room_together(topic: str) -> None:
+    """[RES-3] What is buffered is given back: a thousand bodies later there is still room."""
+    with running(env={"TOPICS_MAX_BUFFERED_BYTES": "65536"}) as server:
+        request = write(topic, row("x" * 1000))
+        with known_to(server, 4, request) as clients:
+            for _ in range(50):
+                assert {answer.status for answer in together(server, clients, [request] * 4)} == {200}
+        assert server.on_loop(lambda: server.server.app.buffered.used) == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_joined_writes_are_the_bytes_of_each_behind_the_other(each_kernel: str, count: int) -> None:
+    """[S-24] So a crash leaves each write whole or not at all."""
+
+    def made(n: int) -> Sole:
+        given = [{"data": [n, at], "tag": "t" * at or None, "node": "n" * n or None} for at in range(n + 1)]
+        if kernel.native is None:
+            return prepare(given, Limits())
+        found = kernel.native.scan_write(msgspec.json.encode({"records": given}), Limits())
+        assert found is not None
+        return found
+
+    parts = [made(n) for n in range(count)]
+    for more in (False, True):
+        seq, at, raw, places, rows = 5, 0, b"", [], b""
+        for n, part in enumerate(parts):
+            frames, offsets, entries = part.framed(3, seq, 77, frame.DURABLE, more and n == count - 1)
+            places += [at + offset for offset in offsets]
+            raw, rows, at, seq = raw + frames, rows + entries, at + len(frames), seq + part.records
+        joined = Joined(parts)
+        assert joined.framed(3, 5, 77, frame.DURABLE, more) == (raw, places, rows)
+    assert (joined.records, joined.total) == (seq - 5, sum(part.total for part in parts))
+    assert joined.has_tags == any(part.has_tags for part in parts)
+    assert joined.tags == [tag for part in parts for tag in part.tags]
+    assert joined.envelopes == [stored for part in parts for stored in part.envelopes]
+
+
+# -- heads -----------------------------------------------------------------------------------------------------------
+
+
+def remembered(server: Running) -> list[bytes]:
+    return server.on_loop(lambda: list(server.server.app.heads.by_bytes))
+
+
+def test_what_keys_there_are_counts_at_once(topic: str) -> None:
+    """[KEY-4] A head that was let through before there were keys is not, afterwards."""
+    with running() as server, known_to(server, 1, write(topic, row(1))) as (client,):
+        assert client.send(write(topic, row(1))).answer().status == 200
+        ring = keys.KeyRing(keys.parse("s3cret-of-nobody"))
+        server.on_loop(lambda: server.server.use_keys(ring))
+        refused = client.send(write(topic, row(1))).answer()
+        assert (refused.status, refused.code) == (401, "unauthorized")
+        keyed = write(topic, row(1), more=["Authorization: Bearer s3cret-of-nobody"])
+        for _ in range(3):
+            assert client.send(keyed).answer().status == 200
+        assert not [head for head in remembered(server) if b"s3cret" in head], "[KEY-5]"
+        refused = client.send(write(topic, row(1))).answer()
+        assert refused.status == 401
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ["Origin: http://elsewhere.example"],
+        ["Authorization: Bearer x"],
+        ["Content-Encoding: identity"],
+        ["Expect: 100-continue"],
+        ["Cookie: a=b"],
+        ["Idempotency-Key: a"],
+        ["Sec-Fetch-Site: cross-site"],
+    ],
+    ids=lambda fields: fields[0].partition(":")[0],
+)
+def test_a_head_with_more_to_it_is_answered_twice_as_once(server: Running, topic: str, fields: list[str]) -> None:
+    """[API-20, API-22, IDM-2]"""
+    request = write(topic, row(1), more=fields)
+    with known_to(server, 1, write(topic, row(0))) as (client,):
+        once, twice = (client.send(request).answer() for _ in (0, 1))
+        while once.status == 100:
+            once = twice
+            twice = client.answer()
+    assert once.status == twice.status
+
+
+def test_bytes_that_only_end_like_a_head_that_is_known_are_not_taken_for_it(server: Running, topic: str) -> None:
+    """[API-25] A head in pieces, behind blank lines, or behind half a line end, is what it always was."""
+    request = write(topic, row(1))
+    with known_to(server, 1, request) as (client,):
+        client.send(request[:9])
+        client.until(lambda side: side._heads.has_begun)
+        client.send(request[9:])
+        assert client.answer().status == 200
+        assert client.send(b"\r\n\r\n" + request).answer().status == 200
+        client.send(b"\r")
+        client.until(lambda side: not side._heads.is_fresh)
+        assert client.send(request).answer().status == 400
+
+
+def test_requests_in_a_row_are_answered_in_a_row(server: Running, topic: str) -> None:
+    """[API-25] Several at once are taken one by one; a body in two pieces is waited for."""
+    request = write(topic, row(1))
+    with known_to(server, 1, request) as (client,):
+        client.send(request * 5)
+        firsts = [client.answer().json()["first_seq"] for _ in range(5)]
+        client.send(request[:-4])
+        client.until(lambda side: side._exchange is not None)
+        last = client.send(request[-4:]).answer().json()["first_seq"]
+    assert firsts == list(range(2, 7))
+    assert last == 7
+
+
+def test_what_is_remembered_is_bounded(server: Running) -> None:
+    """What strangers send does not fill memory."""
+    with RawClient(server) as client:
+        for n in range(HEADS_MAX + 10):
+            client.send(f"GET /v0/topics/t{n} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()).answer()
+        long = f"GET /v0/health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: {'x' * 2000}\r\n\r\n".encode()
+        assert client.send(long).answer().status == 200
+    found = remembered(server)
+    assert 0 < len(found) <= HEADS_MAX
+    assert long not in found
+
+
+def test_a_stopping_server_takes_no_more(topic: str) -> None:
+    """[API-5]"""
+    with running() as server, known_to(server, 2, write(topic, row(1))) as clients:
+        with held(server):
+            clients[0].send(write(topic, row(1)))
+            server.loop.call_soon_threadsafe(server._stopping.set)
+        taken = clients[0].answer()
+        assert taken.status in (200, 503)
+        until_closed = clients[1].rest()
+        assert until_closed == b""

@@ -1,6 +1,10 @@
 """Where the batches of a stream begin and end [K-20], and how much a trigger may take [K-21].
 
-    {topic: {"epoch": e, "from": a, "seq": b}}    the batch that ends here is a < seq <= b of the instance e
+    {topic: {"epoch": e, "from": a, "seq": b, "store": id}}
+                                            the batch that ends here is a < seq <= b of the instance e of this store
+
+Epochs count in every store from 1, so without the store's id a checkpoint that meets another store, or one restored
+from a backup, would take its records for those it has read. Offsets without it are of a time before it was kept.
 
 An offset tells its whole batch, so a batch that is read again is the same one, whatever a new process takes for the
 beginning. Spark compares offsets as text: topics are in order of their names, members in the order above.
@@ -26,6 +30,8 @@ class Entry(NamedTuple):
     begin: int
     """Exclusive."""
     seq: int
+    store: str = ""
+    """Empty: not known."""
 
     @property
     def is_empty(self) -> bool:
@@ -33,7 +39,11 @@ class Entry(NamedTuple):
 
     def after(self) -> Entry:
         """An empty batch behind this one."""
-        return Entry(self.epoch, self.seq, self.seq)
+        return self._replace(begin=self.seq)
+
+    def is_of(self, epoch: int, store: str) -> bool:
+        """Whether it tells of this instance, as far as that is known."""
+        return self.epoch == epoch and (not self.store or not store or self.store == store)
 
 
 Offset = dict[str, Entry]
@@ -51,15 +61,23 @@ class Behind(NamedTuple):
         return self.until - self.at
 
 
-def told(offset: Mapping[str, Entry]) -> dict[str, dict[str, int]]:
+def told(offset: Mapping[str, Entry]) -> dict[str, dict[str, int | str]]:
     """An offset as Spark keeps it."""
-    return {name: dict(zip(_MEMBERS, offset[name], strict=True)) for name in sorted(offset)}
+    return {name: _told(offset[name]) for name in sorted(offset)}
+
+
+def _told(entry: Entry) -> dict[str, int | str]:
+    numbers: dict[str, int | str] = dict(zip(_MEMBERS, entry, strict=False))
+    return numbers | {"store": entry.store} if entry.store else numbers
 
 
 def parse(given: Mapping[str, Any]) -> Offset:
     """An offset that Spark kept; `SourceError` if it is none of ours."""
     try:
-        found = {name: Entry(*(int(entry[member]) for member in _MEMBERS)) for name, entry in given.items()}
+        found = {
+            name: Entry(*(int(entry[member]) for member in _MEMBERS), store=str(entry.get("store", "")))
+            for name, entry in given.items()
+        }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _alien(given) from error
     if not all(0 <= entry.begin <= entry.seq for entry in found.values()):

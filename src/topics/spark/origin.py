@@ -20,7 +20,7 @@ from topics.spark.offsets import Entry
 from topics.spark.options import Bound, ReadOptions
 from topics.spark.plan import Source, TopicPlan
 from topics.spark.remote import Listed, Remote, plan_told, segments_of
-from topics.storage.view import TopicView
+from topics.storage.view import StoreView, TopicView
 
 EPHEMERAL: Final = "ephemeral"
 
@@ -29,6 +29,7 @@ class Head(NamedTuple):
     """How far a topic reaches."""
 
     epoch: int
+    store: str
     readable: int
     """The last seq that a batch may hold."""
     head: int
@@ -94,7 +95,8 @@ class DirectoryOrigin:
         assert self._options.path is not None
         store = open_store(self._fs, self._options.path, self._options.cold)
         self._topics = {topic.name: topic for topic in matching(store.topics(), self._options)}
-        return {name: _head(topic) for name, topic in self._topics.items()}
+        id = _id(store)
+        return {name: _head(topic, id) for name, topic in self._topics.items()}
 
     def first(self, name: str) -> int:
         return plan_topic(self._topics[name], self._options, self._clock.now_ms()).first
@@ -105,7 +107,7 @@ class DirectoryOrigin:
         store = open_store(self._fs, self._options.path, self._options.cold)
         found = {}
         for topic in matching(store.topics(), options):
-            if topic.epoch == ranges[topic.name].epoch:
+            if ranges[topic.name].is_of(topic.epoch, _id(store)):
                 check_reach(topic.name, topic.ckpt_seq, ranges[topic.name].seq)
                 found[topic.name] = plan_topic(topic, options, self._clock.now_ms())
         return source_of(store, options), found
@@ -117,8 +119,13 @@ class DirectoryOrigin:
         """Nothing is open."""
 
 
-def _head(topic: TopicView) -> Head:
-    return Head(topic.epoch, topic.ckpt_seq, topic.head_seq, topic.floor, str(topic.config.get("durability")))
+def _head(topic: TopicView, store: str) -> Head:
+    durability = str(topic.config.get("durability"))
+    return Head(topic.epoch, store, topic.ckpt_seq, topic.head_seq, topic.floor, durability)
+
+
+def _id(store: StoreView) -> str:
+    return (store.header.store or "") if store.header is not None else ""
 
 
 class ServerOrigin:
@@ -167,7 +174,7 @@ class ServerOrigin:
             raise
         if told.get("pin"):
             self._pins.append(told["pin"]["id"])
-        if told["epoch"] != entry.epoch:
+        if not entry.is_of(told["epoch"], told["store"] or ""):
             return None
         check_reach(name, told["head_seq"], entry.seq)
         return told
@@ -183,7 +190,8 @@ class ServerOrigin:
 
 def _told_head(told: Mapping[str, Any]) -> Head:
     durability = EPHEMERAL if told["store"] is None else told["class"]
-    return Head(told["epoch"], told["durable_seq"], told["head_seq"], max(told["floors"].values()), durability)
+    floor = max(told["floors"].values())
+    return Head(told["epoch"], told["store"] or "", told["durable_seq"], told["head_seq"], floor, durability)
 
 
 def check_reach(name: str, end: int, seq: int) -> None:

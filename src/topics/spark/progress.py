@@ -30,7 +30,7 @@ def lag(query: StreamingQuery | ConnectQuery) -> dict[str, int]:
         end, heads = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         for name, head in (heads or {}).items():
             read = (end or {}).get(name)
-            at = read.seq if read is not None and read.epoch == head.epoch else 0
+            at = read.seq if read is not None and read.is_of(head.epoch, head.store) else 0
             found[name] = max(found.get(name, 0), head.seq - at)
     width = max(map(len, found), default=0)
     for name, behind in sorted(found.items()):

@@ -10,7 +10,8 @@ What happened since the last batch:
     more records        the batch grows up to what no crash takes back
     a new topic         joins with its first record, from 0
     retention came      seqs between the offset and what is left are data loss, told in `partitions`
-    made anew           `fail` stops; otherwise on from 0 of the new instance, `emit` with a row that says so
+    made anew           `fail` stops; otherwise on from 0 of the new instance, `emit` with a row that says so; a topic
+                        of another store, or of one restored from a backup, is a new instance, too
     a topic is gone     its entry stays as it was
 
 One thread per object.
@@ -60,7 +61,7 @@ class Stream:
             heads = self._look()
             check_named(self._read, heads)
             begins = {name: self._begin(name, head) for name, head in heads.items()}
-            self._initial = {name: Entry(heads[name].epoch, at, at) for name, at in begins.items()}
+            self._initial = {name: Entry(heads[name].epoch, at, at, heads[name].store) for name, at in begins.items()}
         return self._initial
 
     def _begin(self, name: str, head: Head) -> int:
@@ -78,7 +79,7 @@ class Stream:
     def heads(self) -> Offset:
         """How far the topics reach that were looked at last."""
         heads = self._seen if self._seen is not None else self._look()
-        return {name: Entry(head.epoch, head.readable, head.readable) for name, head in heads.items()}
+        return {name: Entry(head.epoch, head.readable, head.readable, head.store) for name, head in heads.items()}
 
     def _look(self) -> dict[str, Head]:
         heads = self._origin.look()
@@ -100,7 +101,7 @@ class Stream:
         heads = self._look() if self._fixed is None else self._fixed
         bases = {name: self._base(name, start.get(name), heads.get(name)) for name in sorted({*start, *heads})}
         begun = {name: base for name, base in bases.items() if base is not None}
-        is_new = any(name not in start or start[name].epoch != base.epoch for name, base in begun.items())
+        is_new = any(name not in start or not start[name].is_of(*_instance(base)) for name, base in begun.items())
         behind = [_behind(name, base, heads.get(name)) for name, base in begun.items()]
         if not is_new and all(one.until == begun[one.name].seq for one in behind):
             return start
@@ -114,17 +115,16 @@ class Stream:
         """Where a topic goes on; None: it has not begun."""
         if entry is None:
             assert head is not None
-            return Entry(head.epoch, 0, 0) if head.readable else None
+            return Entry(head.epoch, 0, 0, head.store) if head.readable else None
         if head is None:
             return entry.after()
-        if head.epoch == entry.epoch:
+        if entry.is_of(head.epoch, head.store):
             if self._fixed is None:
                 check_reach(name, head.head, entry.seq)
-            return entry.after()
+            return entry.after()._replace(store=head.store)
         if self._read.on_data_loss == "fail":
-            what = f"{name} was deleted and made anew since the stream was at seq {entry.seq}"
-            raise SourceError(RECREATED, what, "start with a new checkpoint, or go on with onDataLoss=emit or skip")
-        return Entry(head.epoch, 0, 0)
+            raise _changed(name, entry, head)
+        return Entry(head.epoch, 0, 0, head.store)
 
     def _is_too_little(self, count: int) -> bool:
         """Whether to wait for more."""
@@ -142,7 +142,7 @@ class Stream:
             return ends
         ends |= offsets.within_records(min(limit, self._options.max_records or limit), due)
         if self._options.max_bytes is not None:
-            ranges = {one.name: Entry(begun[one.name].epoch, one.at, one.until) for one in due}
+            ranges = {one.name: begun[one.name]._replace(begin=one.at, seq=one.until) for one in due}
             _, plans = self._origin.plan(ranges)
             sizes = {one.name: plans[one.name].stretches if one.name in plans else [] for one in due}
             for name, end in offsets.within_bytes(self._options.max_bytes, due, sizes).items():
@@ -160,7 +160,7 @@ class Stream:
         plans = []
         for name in sorted(end):
             entry = end[name]
-            if name in start and start[name].epoch != entry.epoch:  # what is new is all of it [EPO-3]
+            if name in start and not start[name].is_of(*_instance(entry)):  # what is new is all of it [EPO-3]
                 plans.append(_without_records(name, entry, GapRow(1, entry.seq, RECREATED)))
             if name in found:
                 plans.append(found[name])
@@ -188,6 +188,20 @@ class Stream:
     def close(self) -> None:
         """Let go of everything; what is left held ends by itself."""
         self._origin.close()
+
+
+def _instance(entry: Entry) -> tuple[int, str]:
+    return entry.epoch, entry.store
+
+
+def _changed(name: str, entry: Entry, head: Head) -> SourceError:
+    """Why a stream cannot simply go on."""
+    todo = "start with a new checkpoint, or go on with onDataLoss=emit or skip: from its first record"
+    if entry.is_of(entry.epoch, head.store):
+        what = f"{name} was deleted and made anew since the stream was at seq {entry.seq}"
+        return SourceError(RECREATED, what, todo)
+    what = f"the checkpoint is of store {entry.store}, and {name} is in {head.store}: restored, or another one"
+    return SourceError("other_store", what, todo)
 
 
 def _behind(name: str, base: Entry, head: Head | None) -> Behind:

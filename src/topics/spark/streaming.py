@@ -50,7 +50,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._made
 
     @told
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return offsets.told(self._stream().initial())
 
     @told
@@ -64,7 +64,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_records or UNLIMITED)
 
     @told
-    def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         return offsets.told(self._stream().heads())
 
     @told

@@ -251,6 +251,49 @@ def test_a_batch_whose_instance_is_gone_is_lost_when_it_is_read_again(world: Wor
     assert told == ([("gap", 7, 10, "recreated")] if policy == "emit" else [])
 
 
+@pytest.mark.parametrize("policy", ["fail", "emit", "skip"])
+def test_a_checkpoint_of_another_store_is_told_from_its_own(world: World, tmp_path: Path, policy: str) -> None:
+    """K-20: epochs count from 1 in every store, so the id of the store tells; nothing of the other one is passed over."""
+    world.put("a")
+    world.write("a", 10)
+    query = world.query(topics="a", onDataLoss=policy)
+    query.drain(6)
+    with running(tmp_path / "other", ENV) as server, server.client() as client:
+        other = World(server, client, world.origin, str(tmp_path / "other"))
+        other.put("a")
+        other.write("a", 40)
+        query.begin(**other.where)
+        if policy == "fail":
+            with pytest.raises(SourceError, match=r"^topics: other_store: the checkpoint is of store [0-9a-f]{32}, "):
+                query.trigger()
+            with pytest.raises(SourceError, match=r"^topics: recreated: "):
+                query.replay(1)
+            return
+        query.drain()
+        gap = [("gap", 1, 40, "recreated")] if policy == "emit" else []
+        assert query.told("kind", "seq", "gap_to", "reason")[10:] == [
+            *gap, *(("record", seq, None, None) for seq in range(1, 41)),
+        ]  # fmt: skip
+        assert query.replay(2) == query.batches[2]
+        query.begin(**world.where)  # the files of the other store go with this block
+
+
+def test_a_checkpoint_without_stores_goes_on_and_has_them_from_then_on(world: World) -> None:
+    """K-20: offsets of a time before the store was kept in them."""
+    world.put("a")
+    world.write("a", 5)
+    query = world.query(topics="a")
+    query.drain()
+    (entry,) = json.loads(query.log[-1]).values()
+    query.log[-1] = json.dumps({"a": {name: entry[name] for name in ("epoch", "from", "seq")}})
+    query.begin()
+    assert not query.trigger()
+    world.write("a", 2)
+    query.drain()
+    assert query.told("seq") == [(seq,) for seq in range(1, 8)]
+    assert json.loads(query.log[-1])["a"] == entry | {"from": 5, "seq": 7}
+
+
 def test_a_topic_that_is_gone_keeps_its_entry_and_others_go_on(world: World) -> None:
     """K-20"""
     for name in ("a", "b"):

@@ -1,9 +1,14 @@
 """B13: how fast does `archive` turn sealed segments into a Parquet table?
 
 Measured: one core with what a task does (read with checksums, decode, hash every row, zstd, sync), by processor time;
-and the whole job on a local session with two cores, commit included, by wall time per core. Records of 100 bytes and of
-1 KiB with a tag; MiB are those of the segments' data. The bound is five times what Redpanda publishes per core.
-Not measured: several machines, an object store, Delta and Iceberg, whose commits take no part in the bytes.
+and the whole job on a local session with two cores, commit included: by the processor time of all that take part in it
+(this process, Java, and the processes of tasks), and, without a bound, by wall time, in which whatever else the machine
+does shows as well. Records of 100 bytes and of 1 KiB with a tag; MiB are those of the segments' data. The bound is five
+times what Redpanda publishes per core.
+
+Not measured: the start of Java and the first job of a session, which cost the same whatever there is to archive and are
+over before the first round; several machines, an object store, Delta and Iceberg, whose commits take no part in the
+bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from bench import tree
 from bench.bench_spark import spark
 from bench.measure import Arm, Figure, Group, Sample, stopwatch
 from topics.clock import SystemClock
@@ -49,7 +55,8 @@ def group(name: str, size: int, rows: int) -> Group:
     ]
     figures = [
         Figure(f"{name}: MiB/s of a core", "one core", None, "rate", BOUND, "mib_s"),
-        Figure(f"{name}: MiB/s per core, whole job", "job", None, "rate", BOUND, "mib_s"),
+        Figure(f"{name}: MiB/s of a core, whole job", "job", None, "rate", BOUND, "mib_s"),
+        Figure(f"{name}: MiB/s per core by wall time, whole job", "job", None, "rate", None, "wall_mib_s"),
     ]
     return Group(f"{rows:,} records of {name}", "row", arms, figures)
 
@@ -92,7 +99,10 @@ def job(dir: Path, size: int, rows: int) -> Sample:
     """The whole of it; the session is there already."""
     store = filled(size, rows)
     work = Work("archive", Place(path=str(store)), out=str(dir / "lake"), spark=spark())
+    before = tree.cpu_s()
     with stopwatch() as watch:
         told = carry_out(work, archive)
-    read = told["read_bytes"]
-    return Sample(told["rows"], watch.wall_s, max(watch.cpu_s, 1e-6), {"mib_s": read / MIB / watch.wall_s / CORES})
+    cpu_s = max(tree.cpu_s() - before, 1 / tree.TICKS_PER_S)
+    mib = told["read_bytes"] / MIB
+    rates = {"mib_s": mib / cpu_s, "wall_mib_s": mib / watch.wall_s / CORES}
+    return Sample(told["rows"], watch.wall_s, cpu_s, rates)

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 import topics.spark
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
-from topics.testing import sparkchaos
+from topics.spark.local import BRIEF
 
-os.environ.setdefault("JAVA_TOOL_OPTIONS", sparkchaos.BRIEF)
+os.environ.setdefault("JAVA_TOOL_OPTIONS", BRIEF)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -222,6 +226,28 @@ def test_a_run_that_dies_while_it_erases_is_made_good_by_the_next(
     bench.archive()
     assert seqs(bench.rows()) == [n for n in range(1, 31) if n % 4 != 1]
     assert bench.verify()["ok"]
+
+
+@pytest.mark.timeout(600)
+def test_a_run_that_is_killed_amidst_its_tasks_is_made_good_by_the_next(bench: Bench) -> None:
+    """K-44: SIGKILL of the driver, and of Java, once the first file is written and others are not; lake == log."""
+    bench.fill("a", 1, 301)
+    command = [sys.executable, "-m", "topics", "pipeline", "archive", "--path", bench.store, "--out", bench.out]
+    command += ["--master", "local[2]", "--partition-bytes", "1", "--quiet"]
+    driver = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not list(Path(bench.out).glob("_topics/staging/*/part-*.parquet")):
+            assert driver.poll() is None, "it ended before anything was written"
+            threading.Event().wait(0.005)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    committed = bool(list(Path(bench.out).glob("_topics/manifest-*")))  # where the machine was slow to kill it
+    assert bench.archive()["rows"] == (0 if committed else 300)
+    assert seqs(bench.rows()) == list(range(1, 301))
+    told = bench.verify()
+    assert (told["ok"], told["ranges"]["manifest"], told["ranges"]["differs"]) == (True, 0, 0)
+    assert bench.archive()["rows"] == 0
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -211,7 +211,7 @@ class _Demo:
         store = look(OsFs(), place, ("orders",))
         project.init(OsFs(), root, place, store, SystemClock().now_ms(), None, None)
         for step in ("first", "second"):
-            self._told[step] = project.run(root, dry=False, quiet=True)
+            self._told[step] = project.run(root, dry=False, quiet=True, brief=True)
             if not self._silent:
                 show(self._told[step])
             if step == "first":

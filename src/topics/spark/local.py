@@ -26,12 +26,16 @@ CONF: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For Java machines that live for seconds, or only start tasks of Python: half of their time would go into optimising
+what is soon gone."""
 
 
-def session(master: str = "local[*]", *, app: str = "topics", **conf: Any) -> SparkSession:
+def session(master: str = "local[*]", *, app: str = "topics", brief: bool = False, **conf: Any) -> SparkSession:
     """The session of this process, started if there is none.
 
-    `conf` are further settings of Spark; dots may be written as underscores: `spark_driver_memory="4g"`.
+    `conf` are further settings of Spark; dots may be written as underscores: `spark_driver_memory="4g"`. `brief`: the
+    Java machine has little to do itself.
     """
     prepare()
     try:
@@ -41,15 +45,17 @@ def session(master: str = "local[*]", *, app: str = "topics", **conf: Any) -> Sp
     builder = SparkSession.builder.master(master).appName(app)
     shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
     given = {name if "." in name else name.replace("_", "."): str(value) for name, value in conf.items()}
-    for name, value in (CONF | _quiet() | shuffle | given).items():
+    for name, value in (CONF | _java(brief) | shuffle | given).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _quiet() -> dict[str, str]:
-    """Our own settings for the JVM's log; a path that Spark would take apart is left out."""
+def _java(brief: bool) -> dict[str, str]:
+    """Our own settings for the JVM and its log; a path that Spark would take apart is left out."""
     file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
-    return {} if " " in file else {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file://{file}"}
+    words = [] if " " in file else [f"-Dlog4j2.configurationFile=file://{file}"]
+    words += [BRIEF] if brief else []
+    return {"spark.driver.extraJavaOptions": " ".join(words)} if words else {}
 
 
 def prepare() -> None:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from topics.spark.local import BRIEF
 from topics.testing.httpconn import HttpConn
 from topics.testing.kill9 import ENV, Broken
 from topics.testing.serverproc import ServerDied, ServerProcess
@@ -39,8 +40,6 @@ AHEAD = 3
 """Files that lie there before anything is killed, so that there is work to kill."""
 STUCK_S = 240.0
 PAUSE_S = 0.01
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For Java machines that live for seconds: half of their time would go into optimising what is soon gone."""
 AIM_S = 20.0
 """How long rows that are staged are waited for."""
 LATER_S = (0.0, 0.1, 0.3)

@@ -253,7 +253,7 @@ def test_a_batch_whose_instance_is_gone_is_lost_when_it_is_read_again(world: Wor
 
 @pytest.mark.parametrize("policy", ["fail", "emit", "skip"])
 def test_a_checkpoint_of_another_store_is_told_from_its_own(world: World, tmp_path: Path, policy: str) -> None:
-    """K-20: epochs count from 1 in every store, so the id of the store tells; nothing of the other one is passed over."""
+    """K-20: epochs count from 1 in every store, so the store's id tells; nothing of the other is passed over."""
     world.put("a")
     world.write("a", 10)
     query = world.query(topics="a", onDataLoss=policy)

@@ -31,7 +31,7 @@ from topics.fs import Fs, ensure_dir, replace_file
 from topics.spark.failure import SourceError
 from topics.spark.jobs.place import Place, Store
 from topics.spark.jobs.stats import _kinds
-from topics.spark.local import prepare
+from topics.spark.local import BRIEF, prepare
 from topics.spark.reader import plan_read, read_partition
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -223,8 +223,11 @@ def _gold(columns: dict[str, str]) -> str:
     )
 
 
-def run(root: str, *, dry: bool, quiet: bool, full_refresh: bool = False) -> dict[str, Any]:
-    """Run a project, or only check it; rows of its tables, how many are new, and how many break which rule."""
+def run(root: str, *, dry: bool, quiet: bool, full_refresh: bool = False, brief: bool = False) -> dict[str, Any]:
+    """Run a project, or only check it; rows of its tables, how many are new, and how many break which rule.
+
+    `brief`: there are few records, so that Java need not be made fast for them.
+    """
     if not os.path.exists(f"{root}/pipeline.toml"):
         raise SourceError("no_project", f"{root} holds no pipeline.toml", "`topics pipeline init NAME` makes a project")
     try:
@@ -238,7 +241,7 @@ def run(root: str, *, dry: bool, quiet: bool, full_refresh: bool = False) -> dic
     if full_refresh and not dry:
         command.append("--full-refresh-all")
     said = subprocess.run(
-        command, env=_env(root), cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        command, env=_env(root, brief or dry), cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
     text = said.stdout.decode("utf-8", "replace")
     if not quiet:
@@ -267,13 +270,13 @@ def _program() -> str:
     return os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-pipelines")
 
 
-def _env(root: str) -> dict[str, str]:
+def _env(root: str, brief: bool) -> dict[str, str]:
     import pyspark
 
     prepare()
     own = {"SPARK_HOME": os.path.dirname(pyspark.__file__), "SPARK_CONF_DIR": f"{root}/conf"}
     own["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path and os.path.exists(path))
-    return {**os.environ, **own}
+    return {**({"JAVA_TOOL_OPTIONS": BRIEF} if brief else {}), **os.environ, **own}
 
 
 def _failed(text: str) -> SourceError:

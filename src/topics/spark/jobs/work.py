@@ -33,6 +33,8 @@ GAPS: Final = 3
 RUNS_DIR: Final = "_topics/runs"
 MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
 CONNECT_S: Final = 5.0
+JVM_JOBS: Final = frozenset({"backfill"})
+"""Whose work Spark itself does; all others are done by tasks of Python, which Java only starts."""
 
 Tell = Callable[[int, int, str], None]
 """How far a step is: done, of how many, of what."""
@@ -84,7 +86,8 @@ class Work:
     def spark(self) -> SparkSession:
         """The session, started when it is first needed."""
         if self._spark is None:
-            self._spark, self._own = start_spark(self._master, self._remote, self._conf)
+            brief = self.job not in JVM_JOBS
+            self._spark, self._own = start_spark(self._master, self._remote, self._conf, brief=brief)
         return self._spark
 
     def store(self) -> Store:
@@ -105,7 +108,7 @@ class Work:
 
 
 def start_spark(
-    master: str | None, remote: str | None, conf: Mapping[str, str] | None = None
+    master: str | None, remote: str | None, conf: Mapping[str, str] | None = None, *, brief: bool = True
 ) -> tuple[SparkSession, bool]:
     """A session, and whether it is ours to stop; an address nobody listens at is told before Spark waits for it."""
     from topics.spark.local import prepare, session
@@ -124,7 +127,7 @@ def start_spark(
             raise SourceError("invalid_option", f"--master: {chosen!r} is no master", "local[N], spark://HOST:PORT, …")
         if chosen.startswith("spark://"):
             _reachable(chosen, "spark", 7077, "--master")
-        return session(chosen, **(conf or {})), running is None
+        return session(chosen, brief=brief, **(conf or {})), running is None
     except SourceError:
         raise
     except (PySparkException, RuntimeError, ValueError) as error:

@@ -245,7 +245,7 @@ def _seqs(values: Mapping[str, str], name: str, none: str, *, latest: bool = Fal
             return None
         if latest and text == "latest":
             return LATEST
-        if not (text.isascii() and text.isdigit() and int(text) <= _U64_MAX):
+        if not (_is_digits(text) and int(text) <= _U64_MAX):
             raise _bad(name, f"{text!r} is neither `{none}` nor a seq")
         return int(text)
 
@@ -256,7 +256,7 @@ def _instants(values: Mapping[str, str], name: str, *, up: bool) -> Bound:
     """Milliseconds; an instant between two of them is moved inwards."""
 
     def parse(name: str, text: str) -> int:
-        if text.isascii() and text.isdigit() and len(text) <= 20:
+        if _is_digits(text):
             return int(text)
         try:
             instant = datetime.fromisoformat(text)
@@ -323,8 +323,13 @@ def _bool(values: Mapping[str, str], name: str, default: bool) -> bool:
     return _one_of(values, name, str(default).lower(), ("true", "false")) == "true"
 
 
+def _is_digits(text: str) -> bool:
+    """Whether it is a number that need not be longer; Python refuses to read thousands of digits."""
+    return text.isascii() and text.isdigit() and len(text) <= 20
+
+
 def _number(values: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     text = values.get(name, str(default)).strip()
-    if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+    if not (_is_digits(text) and low <= int(text) <= high):
         raise _bad(name, f"{text!r} is no number from {low} to {high}")
     return int(text)

@@ -166,12 +166,14 @@ def _shown(value: object) -> str:
 def _values(name: str, column: pa.Array, before: int) -> list[Any]:
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, OverflowError):
         for number, one in enumerate(column, before + 1):
             try:
                 one.as_py()
             except UnicodeDecodeError as error:
                 raise _bad_row(number, f"`{name}` is not UTF-8: {error}", "correct it") from error
+            except OverflowError as error:  # Spark knows years that ISO 8601 has no four digits for
+                raise _bad_row(number, f"`{name}`: {error}", "cast it to string, or drop the row") from error
         raise
 
 
@@ -228,6 +230,8 @@ def _convert(where: str, kind: DataType) -> Convert | None:
     if isinstance(kind, MapType):
         return _object(_convert(f"{where}.key", kind.keyType), _convert(f"{where}.value", kind.valueType))
     if isinstance(kind, StructType):
+        if len(set(kind.names)) < len(kind.names):
+            raise _mismatch(f"`{where}` has two members of one name", "rename one")
         return _members({one.name: _convert(f"{where}.{one.name}", one.dataType) for one in kind.fields})
     raise _mismatch(f"`{where}` is {kind.simpleString()}, which JSON has no form for", "cast it to string")
 

@@ -22,6 +22,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import IO, Final
 
 from xxhash import xxh3_64_hexdigest
@@ -168,11 +169,13 @@ class FolderPart:
         self._file.write(json.dumps(head).encode() + b"\n" + frames)
 
     def close(self, *, complete: bool) -> None:
-        self._file.close()
-        if complete:
-            os.rename(self._path + UNFINISHED, self._path)
-        else:
-            os.unlink(self._path + UNFINISHED)
+        try:
+            self._file.close()  # a full disk may tell only now
+            if complete:
+                os.rename(self._path + UNFINISHED, self._path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path + UNFINISHED)
 
 
 def read_part(path: str) -> Iterator[tuple[str, list[NewRecord]]]:

@@ -46,6 +46,8 @@ def test_names_are_not_case_sensitive_and_have_defaults() -> None:
         ({"payload": "avro"}, r"invalid_option: payload: 'avro' is none of string, binary"),
         ({"verify": "maybe"}, r"invalid_option: verify: 'maybe' is none of true, false"),
         ({"partitionBytes": "0"}, r"invalid_option: partitionBytes: '0' is no number from 1"),
+        ({"partitionBytes": "9" * 5000}, r"invalid_option: partitionBytes: '9+' is no number from 1"),
+        ({"startingSeq": "9" * 5000}, r"invalid_option: startingSeq: '9+' is neither `earliest` nor a seq"),
         ({"apiKey": "k", "apiKeyFile": "f"}, r"invalid_option: apiKey: a key and a file"),
         ({"apiKeyFile": "/nowhere/key"}, r"invalid_option: apiKeyFile: /nowhere/key cannot be read"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,20 @@ def test_an_aborted_part_and_one_that_was_given_up_leave_nothing(tmp_path: Path)
     with pytest.raises(SourceError, match=r"^topics: txn_aborted: .* is gone — the write was given up$"):
         target.begin(ONE, "late", opened=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_while_a_part_is_written_leaves_nothing_of_it(tmp_path: Path) -> None:
+    """K-32: also where only closing the file tells."""
+    target, options = folder(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for data in ("x" * 2000, "x" * 200_000):  # in the file's buffer until it is closed, and not
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                stage(target, options, ONE, "p0", [Row(1, "t", None, None, b'{"d":"%b"}' % data.encode())])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [*(tmp_path / "store.staging").rglob("p0*")] == []
 
 
 def test_what_a_killed_driver_left_is_swept_by_a_later_commit(tmp_path: Path) -> None:

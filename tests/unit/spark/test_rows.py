@@ -195,3 +195,18 @@ def test_a_long_value_is_shown_by_its_beginning() -> None:
     """K-15: one line."""
     assert len(refusal({"data": (TEXT, ["x" * 5000])})) < 400
     assert "\n" not in refusal({"data": (TEXT, ["a\nb"])})
+
+
+def test_instants_that_iso_8601_has_no_digits_for_are_told_with_their_row() -> None:
+    """K-30, K-15: Spark's years go beyond 9999, and before 1."""
+    schema = StructType().add("data", TimestampType())
+    column = pa.array([0, 2**62], pa.timestamp("us", "UTC"))
+    with pytest.raises(SourceError, match=r"^topics: invalid_row: row 2 of the partition: `data`: .* — cast it to str"):
+        list(Shape(schema, "t", text=False).rows(pa.RecordBatch.from_arrays([column], ["data"]), 0))
+
+
+def test_members_of_one_name_are_a_mismatch() -> None:
+    """K-30: JSON would keep one of them."""
+    twice = StructType().add("a", LongType()).add("a", TEXT)
+    with pytest.raises(SourceError, match=r"^topics: schema_mismatch: `data\[\]` has two members of one name — rename"):
+        Shape(StructType().add("data", ArrayType(twice)), "t", text=False)

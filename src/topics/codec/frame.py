@@ -66,6 +66,7 @@ _LEN = struct.Struct("<I")
 _SUM = struct.Struct("<Q")
 _BODY = struct.Struct("<BBQQQHHI")
 _HEADER = struct.Struct("<IBBQQQHHI")
+_DATA_LEN = struct.Struct("<I")
 _TEXT_LENS = struct.Struct("<HH")
 _TEXT_LENS_AT: Final = 30
 
@@ -317,6 +318,20 @@ def fields(buffer: Buffer, offset: int = 0) -> Frame:
     tag = bytes(buffer[tag_at:data_at]) if flags & HAS_TAG else None
     data = bytes(buffer[data_at : data_at + data_len])
     return Frame(type, flags, topic_id, seq, ts, node, tag, data, offset + 4 + frame_len)
+
+
+def payload(buffer: bytes, offset: int) -> tuple[int, bytes | None, bytes]:
+    """`ts`, tag and data of such a frame."""
+    _, _, flags, _, _, ts, node_len, tag_len, data_len = _HEADER.unpack_from(buffer, offset)
+    tag_at = offset + HEADER_BYTES + node_len
+    data_at = tag_at + tag_len
+    return ts, buffer[tag_at:data_at] if flags & HAS_TAG else None, buffer[data_at : data_at + data_len]
+
+
+def data_bytes(buffer: Buffer, offset: int) -> int:
+    """How long the payload of such a frame is."""
+    size: int = _DATA_LEN.unpack_from(buffer, offset + HEADER_BYTES - _DATA_LEN.size)[0]
+    return size
 
 
 def scan_frames(buffer: Buffer, start: int = 0, end: int | None = None) -> FrameScan:

@@ -42,6 +42,9 @@ class _Letter(NamedTuple):
 
 def move(core: Core, topic: Topic, due: Sequence[Due], then: Callable[[], None]) -> None:
     """Move jobs, and go on when every move is committed or has failed [DLQ-2]."""
+    if not due:
+        then()
+        return
     left = 1
 
     def one_done() -> None:

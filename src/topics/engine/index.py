@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -476,6 +476,13 @@ class Index:
             at = behind
         return found
 
+    def places_in_memory(self, seqs: Sequence[int]) -> list[tuple[bytes, int]] | None:
+        """Buffers and offsets of the frames of records by their ascending seqs; None unless all of them are here."""
+        if self._recent is None or not seqs:
+            return None
+        found = self._recent.find_all(self.topic_id, seqs)
+        return None if None in found else cast("list[tuple[bytes, int]]", found)
+
     def is_cold(self, seq: int) -> bool:
         """Whether the frame of a record is in the cold tier."""
         found = None if self.segments is None or seq > self.ckpt_seq else self.segments.find(seq)
@@ -601,6 +608,20 @@ class Index:
         size += marked.bytes
         below = seqs[: int(np.searchsorted(seqs, np.uint64(self.tail.first)))]
         if self.segments is not None and len(below):
+            removed = self.segments.mark_deleted(below, again=again)
+            records += removed.records
+            size += removed.bytes
+        return Removed(records, size)
+
+    def mark_few(self, seqs: list[int], *, again: bool = False) -> Removed:
+        """The same of a few."""
+        records = size = 0
+        for tail in (*(overlay.tail for overlay in self.overlays), self.tail):
+            marked, freed = tail.mark_few(seqs)
+            records += marked
+            size += freed
+        if self.segments is not None and seqs and seqs[0] < self.tail.first:
+            below = np.array([seq for seq in seqs if seq < self.tail.first], np.uint64)
             removed = self.segments.mark_deleted(below, again=again)
             records += removed.records
             size += removed.bytes

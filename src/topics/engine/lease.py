@@ -37,6 +37,7 @@ DELAY_MS_MAX: Final = 86_400_000
 LOOK_AHEAD: Final = 256
 """Jobs looked up at once."""
 RUN_SHIFT: Final = 40
+ROOM: Final = 64
 
 _N = TypeVar("_N", int, tuple[int, int])
 
@@ -200,6 +201,12 @@ class Leases:
             self._ahead.extend(seq for seq in found if seq not in self.deliveries and seq not in self.held)
         return True
 
+    def appended(self, first: int, last: int) -> None:
+        """There are new jobs, all of them live: what was looked up ahead goes on with them, if it came that far."""
+        if self._looked == first - 1 and len(self._ahead) + last - first < LOOK_AHEAD:
+            self._ahead.extend(range(first, last + 1))
+            self._looked = last
+
     def put_back(self, seqs: Sequence[int]) -> None:
         """Chosen jobs that nobody gets after all."""
         fresh = []
@@ -219,7 +226,22 @@ class Leases:
 
     def claim(self, seq: int, node: str, id: int, deadline_ms: int, holder: object = None) -> Lease:
         """Hand out a chosen job [CLM-3]; how often it was by then is in `deliveries`."""
-        return self._claimed(seq, node, id, deadline_ms, self.deliveries.get(seq, 0) + 1, holder)
+        deliveries, held, expiries, tracked = self.deliveries, self.held, self._expiries, self._tracked
+        if seq in deliveries or seq in held:
+            return self._claimed(seq, node, id, deadline_ms, deliveries.get(seq, 0) + 1, holder)
+        # For the first time, as most of them: the same in one go.
+        deliveries[seq] = 1
+        lease = held[seq] = Lease(seq, node, id, deadline_ms, holder)
+        self.in_flight += 1
+        heappush(tracked, seq)
+        if len(tracked) > 2 * len(deliveries) + ROOM:
+            self._tracked = _tidied(tracked, deliveries.__contains__)
+        heappush(expiries, (deadline_ms, seq))
+        if len(expiries) > 2 * len(held) + ROOM:
+            self._expiries = _tidied(expiries, lambda row: self._expires(*row))
+        if seq > self.cursor:
+            self.cursor = seq
+        return lease
 
     def take_due(self, count: int) -> list[Due]:
         """Jobs to be moved now, lowest first; they are neither claimable nor due until that is decided [DLQ-2]."""
@@ -454,7 +476,7 @@ class Leases:
 
 def _room(wanted: Sized) -> int:
     """How long the heap of these may become before it is tidied: most of it is not wanted any more."""
-    return 2 * len(wanted) + 64
+    return 2 * len(wanted) + ROOM
 
 
 def _tidied(heap: list[_N], is_wanted: Callable[[Any], bool]) -> list[_N]:

@@ -30,7 +30,8 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, cast
 
 from topics.codec import control, envelope, frame
 from topics.engine import deadletter, forward, retention
@@ -74,6 +75,7 @@ NS_PER_MS: Final = 1_000_000
 SLICE: Final = 96
 """Jobs handed out, given back or kept longer in one stretch: about a millisecond [P-10]."""
 _TOKEN = re.compile(r"lease_([0-9a-fA-F]+)")
+_TOKENS = re.compile(r"(?:lease_[0-9a-fA-F]+ )+")
 
 
 def token(id: int) -> str:
@@ -89,6 +91,16 @@ def _parse_token(text: object) -> int | None:
     if found is None:
         raise CallerError("lease_ids must hold texts that a claim has given")
     return int(found[1], 16)
+
+
+def _parse_tokens(texts: tuple[object, ...]) -> tuple[int | None, ...]:
+    """The same of many: mostly all of them are tokens."""
+    try:
+        if _TOKENS.fullmatch(" ".join(texts) + " "):  # type: ignore[arg-type]
+            return tuple([int(text[6:], 16) for text in texts])  # type: ignore[index]
+    except TypeError:
+        pass
+    return tuple(map(_parse_token, texts))
 
 
 class Claim(NamedTuple):
@@ -120,8 +132,8 @@ class Ask(NamedTuple):
         """Check a call in the order of [ACK-1]."""
         if not isinstance(node, str):
             raise CallerError("node must be a string")
-        listed = tuple(check_u64(seq, "seqs") for seq in _listed(seqs, "seqs"))
-        ids = tuple(map(_parse_token, _listed(() if lease_ids is None else lease_ids, "lease_ids")))
+        listed = tuple([check_u64(seq, "seqs") for seq in _listed(seqs, "seqs")])
+        ids = _parse_tokens(tuple(_listed(() if lease_ids is None else lease_ids, "lease_ids")))
         if not node:
             raise CallerError("node must not be empty")
         if len(listed) > limits.max_claim:
@@ -137,11 +149,47 @@ def _listed(value: object, what: str) -> Iterable[object]:
     return value
 
 
+class Dealt(NamedTuple):
+    """A job that a pass has given to a claimer."""
+
+    seq: int
+    id: int
+    """Of the lease."""
+    deliveries: int
+    stored: Stored | tuple[bytes, int]
+    """The frame, or the buffer in memory and where in it the frame begins."""
+
+
+class Hand(NamedTuple):
+    """All jobs that a pass has given to one claimer, by seq; as `Job`s, or as whoever answers wants them."""
+
+    dealt: Sequence[Dealt]
+    deadline: int
+
+    def jobs(self) -> list[Job]:
+        """For everybody."""
+        return [self._job(*one) for one in self.dealt]
+
+    def _job(self, seq: int, id: int, deliveries: int, found: Stored | tuple[bytes, int]) -> Job:
+        stored = found if isinstance(found, Stored) else frame.fields(*found)
+        data, meta = envelope.parts(stored.data)
+        return Job(
+            seq=seq, lease_id=token(id), deadline=self.deadline, ts=stored.ts, deliveries=deliveries,
+            tag=None if stored.tag is None else stored.tag.decode(), raw_data=data, raw_meta=meta,
+        )  # fmt: skip
+
+
+def _to_jobs(hand: Hand, ready: int) -> ClaimResult:
+    return ClaimResult(hand.jobs(), ready)
+
+
 class Claimer:
     """One who waits for jobs: a claim, or the refill of a worker."""
 
-    def __init__(self, claim: Claim, done: Outcome) -> None:
+    def __init__(self, claim: Claim, done: Outcome, told: Callable[[Hand, int], object] = _to_jobs) -> None:
         self.claim = claim
+        self.told = told
+        """Makes the answer of the jobs it got, and of how many are ready still."""
         self.holder: Worker | None = None
         self.cancelled = False
         self.is_waiting = False
@@ -159,8 +207,8 @@ class Claimer:
         """Nobody waits for the answer any more: the pass leaves it out [COH-5]."""
         self.cancelled = True
 
-    def answer(self, outcome: ClaimResult | Exception) -> None:
-        """What came of it."""
+    def answer(self, outcome: Any) -> None:
+        """What came of it: what `told` made, or an exception."""
         if not self.cancelled:
             self._done(outcome)
 
@@ -382,7 +430,7 @@ class _Refill(Claimer):
     def wants(self) -> int:
         return self._worker.free
 
-    def answer(self, outcome: ClaimResult | Exception) -> None:
+    def answer(self, outcome: Any) -> None:
         worker = self._worker
         worker.refilling = False
         if isinstance(outcome, Exception):
@@ -401,7 +449,7 @@ class _Refill(Claimer):
         self._worker.refilling = False
 
 
-def _tell(answers: Iterable[tuple[Claimer, ClaimResult | Exception]]) -> None:
+def _tell(answers: Iterable[tuple[Claimer, object]]) -> None:
     """It is decided: what one claimer does with its answer is no other's trouble."""
     for claimer, outcome in answers:
         try:
@@ -418,10 +466,12 @@ def _again(core: Core, name: str, cohort: Iterable[Claimer]) -> None:
 # -- the verbs ---------------------------------------------------------------------------------------------------------
 
 
-def claim(core: Core, name: str, asked: Claim, done: Outcome) -> Claimer:
-    """Claim jobs; answers a `ClaimResult`."""
+def claim(
+    core: Core, name: str, asked: Claim, done: Outcome, told: Callable[[Hand, int], object] = _to_jobs
+) -> Claimer:
+    """Claim jobs; answers a `ClaimResult`, or what `told` makes of the jobs and of how many are ready still."""
     check_not_system(name)
-    claimer = Claimer(asked, done)
+    claimer = Claimer(asked, done, told)
     core.with_topic(name, lambda topic: _join(core, topic, claimer), done)
     return claimer
 
@@ -783,7 +833,9 @@ class _Pass:
         self._left = sum(wants)
         self._turns = turns(wants)
         self._budget = core.limits.max_read_bytes * len(cohort)
-        self._jobs: list[list[Job]] = [[] for _ in cohort]
+        self._jobs: list[list[Dealt]] = [[] for _ in cohort]
+        self._deadlines = [self._now + clamped_ms(one.claim.lease_ms, topic.config.lease_ms) for one in cohort]
+        """All deadlines of a pass start at its time [COH-4]."""
         self._unreadable: list[int] = []
         self._cold = core.cold.read()
         self._events = _Events(core, topic)
@@ -822,7 +874,8 @@ class _Pass:
         seqs = leases.choose(min(self._left, SLICE), self._look)
         order = sorted(seqs)
         try:
-            frames = index.frames(order, self._cold)
+            frames: Sequence[Stored | Absent | tuple[bytes, int]]
+            frames = index.places_in_memory(order) or index.frames(order, self._cold)
         except OSError:
             leases.put_back(seqs)
             raise
@@ -840,8 +893,8 @@ class _Pass:
                 self._unreadable.append(seq)
             elif self._budget > 0:
                 self._left -= 1
-                self._budget -= len(stored.data)
-                self._deliver(leases, next(self._turns), stored)
+                self._budget -= len(stored.data) if isinstance(stored, Stored) else frame.data_bytes(*stored)
+                self._deliver(leases, next(self._turns), seq, stored)
             else:
                 leases.put_back(seqs[at:])
                 break
@@ -857,24 +910,18 @@ class _Pass:
         topic = self._topic
         return topic.index.live_from(max(after + 1, topic.floor), topic.head, many)
 
-    def _deliver(self, leases: Leases, at: int, stored: Stored) -> None:
-        """Lease a job to a claimer [CLM-3]; all deadlines of a pass start at its time [COH-4]."""
-        core, claimer, seq = self._core, self._cohort[at], stored.seq
+    def _deliver(self, leases: Leases, at: int, seq: int, stored: Stored | tuple[bytes, int]) -> None:
+        """Lease a job to a claimer [CLM-3]."""
+        core, claimer = self._core, self._cohort[at]
         core.deliveries += 1
         id = lease_number(core.run, core.deliveries)
-        deadline = self._now + clamped_ms(claimer.claim.lease_ms, self._topic.config.lease_ms)
-        lease = leases.claim(seq, claimer.claim.node, id, deadline, claimer.holder)
+        lease = leases.claim(seq, claimer.claim.node, id, self._deadlines[at], claimer.holder)
         deliveries = leases.deliveries[seq]
         if self._events.kept:
             self._events.add(seq, claimed(lease, deliveries))
         if claimer.holder is not None:
             claimer.holder.held[seq] = lease
-        data, meta = envelope.parts(stored.data)
-        job = Job(
-            seq=seq, lease_id=token(id), deadline=deadline, ts=stored.ts, deliveries=deliveries,
-            tag=None if stored.tag is None else stored.tag.decode(), raw_data=data, raw_meta=meta,
-        )  # fmt: skip
-        self._jobs[at].append(job)
+        self._jobs[at].append(_dealt((seq, id, deliveries, stored)))
 
     def _finish(self) -> None:
         """The next pass may begin; the answers wait until events are synced and moves are decided."""
@@ -906,5 +953,11 @@ class _Pass:
                 _tell((one, failed) for one in self._cohort)
                 return
         ready = counters(self._topic, self._core.clock.now_ms()).ready
-        results = [ClaimResult(sorted(jobs, key=lambda job: job.seq), ready) for jobs in self._jobs]
-        _tell(zip(self._cohort, results, strict=True))
+        _tell((one, one.told(self._hand(at), ready)) for at, one in enumerate(self._cohort))
+
+    def _hand(self, at: int) -> Hand:
+        return Hand(sorted(self._jobs[at], key=_seq_of), self._deadlines[at])
+
+
+_seq_of: Final = itemgetter(0)
+_dealt: Final = cast("Callable[[tuple[int, int, int, Stored | tuple[bytes, int]]], Dealt]", Dealt._make)

@@ -123,34 +123,57 @@ def read(
     core.with_topic(query.name, lambda topic: _read(core, topic, query, done, wanted, waiting), done)
 
 
-def _read(
-    core: Core, topic: Topic, query: Query, done: Outcome, wanted: Projection | None, waiting: Waiting | None
-) -> None:
-    cold = core.cold.read()
+class _Reading:
+    """One read on its way; no closures that refer to each other, so that nothing is left to the collector [P-10]."""
 
-    def go_on() -> None:
+    __slots__ = ("_cold", "_core", "_done", "_query", "_topic", "_waiting", "_wanted")
+
+    def __init__(
+        self, core: Core, topic: Topic, query: Query, done: Outcome, wanted: Projection | None, waiting: Waiting | None
+    ) -> None:
+        self._core = core
+        self._topic = topic
+        self._query = query
+        self._done = done
+        self._wanted = wanted
+        self._waiting = waiting
+        self._cold = core.cold.read()
+
+    def begin(self) -> None:
+        """What routers still have for the topic comes first."""
+        forward.drain(self._core, self._topic, self._retain, self._done)
+
+    def _retain(self) -> None:
+        retention.catch_up(self._core, self._topic)
+        retention.expire(self._core, self._topic, self._go_on, self._done)
+
+    def _go_on(self) -> None:
+        core, topic, query, done = self._core, self._topic, self._query, self._done
         if core.topics.get(topic.id) is not topic:
             done(TopicNotFound(query.name))
             return
-        if waiting is not None and waiting.ended:
+        if self._waiting is not None and self._waiting.ended:
             return
         topic.read_at(core.clock.now_ms())
         try:
-            result = walk(topic, query, cold, wanted)
+            result = walk(topic, query, self._cold, self._wanted)
         except NeedsBlocks as needed:
-            core.cold.fetch(cold, needed.wanted, lambda: guarded(retain, done))
+            core.cold.fetch(self._cold, needed.wanted, self._fetched)
             return
         core.losses.note_unreadable(topic)
         if query.wait_ms and result.caught_up and not result.records and result.tombstone is None:
-            _wait(core, topic, query, result, done, wanted, waiting)
+            _wait(core, topic, query, result, done, self._wanted, self._waiting)
         else:
             done(result)
 
-    def retain() -> None:
-        retention.catch_up(core, topic)
-        retention.expire(core, topic, go_on, done)
+    def _fetched(self) -> None:
+        guarded(self._retain, self._done)
 
-    forward.drain(core, topic, retain, done)
+
+def _read(
+    core: Core, topic: Topic, query: Query, done: Outcome, wanted: Projection | None, waiting: Waiting | None
+) -> None:
+    _Reading(core, topic, query, done, wanted, waiting).begin()
 
 
 def _wait(

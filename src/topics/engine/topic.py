@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 STRICTNESS: dict[Durability, int] = {"ephemeral": 0, "memory": 1, "disk": 2, "fsync": 3}
 AHEAD = 256
+FEW = 64
+"""Seqs that are gone through one by one."""
 API, ACK, DEAD_LETTER = 0, 1, 2
 """What a Delete frame was logged for (06 §4)."""
 
@@ -357,6 +359,8 @@ class Topic:
         last = entry.first + len(entry.locations) - 1
         if not self.recovering:
             self._add(len(entry.locations), entry.accounted)
+            if self.leases is not None:
+                self.leases.appended(entry.first, last)
         self.last_ts = max(self.last_ts, entry.ts)
         self.head = max(self.head, last)
         self.next_seq = max(self.next_seq, last + 1)
@@ -438,6 +442,8 @@ class Topic:
             assert entry.before_seq is not None
             assert entry.bound is not None
             return self._delete_below(min(entry.before_seq, entry.bound))
+        if entry.match is None and entry.seqs is not None and len(entry.seqs) <= FEW:
+            return self._delete_few(entry, entry.seqs)
         targets = self.targets(entry)
         if len(targets):
             self.disturbed = max(self.disturbed, int(targets[-1]))
@@ -454,13 +460,40 @@ class Topic:
             self._end_leases(self.leases, entry, targets)
         return removed
 
-    def _end_leases(self, leases: Leases, entry: control.Delete, targets: SeqArray) -> None:
-        """Jobs of a queue are gone: done, or removed under their leases [ACK-4, QOB-3]."""
+    def _delete_few(self, entry: control.Delete, seqs: Sequence[int]) -> Removed:
+        """The same of a few seqs, as acks name them."""
+        lo, hi = self._span(entry)
+        targets = [seq for seq in sorted(set(seqs)) if lo <= seq <= hi]
+        if targets:
+            self.disturbed = max(self.disturbed, targets[-1])
+        if self._ahead:
+            self._leave_ahead(np.array(targets, np.uint64))
+        try:
+            removed = self.index.mark_few(targets, again=self.recovering)
+        except OSError:
+            self.forget_ahead()
+            self.retry.append(np.array(targets, np.uint64))
+            raise
+        if not self.recovering:
+            self._add(-removed.records, -removed.bytes)
+        if self.leases is not None and not self._end_done(self.leases, entry):
+            self.leases.gone(targets)
+            self.leases.forget_ahead()
+        return removed
+
+    def _end_done(self, leases: Leases, entry: control.Delete) -> bool:
+        """Jobs are done or moved; False: neither."""
         if entry.kind == ACK:
             leases.done(entry.seqs or ())
         elif entry.kind == DEAD_LETTER:
             leases.moved(entry.seqs or ())
         else:
+            return False
+        return True
+
+    def _end_leases(self, leases: Leases, entry: control.Delete, targets: SeqArray) -> None:
+        """Jobs of a queue are gone: done, or removed under their leases [ACK-4, QOB-3]."""
+        if not self._end_done(leases, entry):
             leases.gone(targets.tolist() if len(targets) < len(leases.deliveries) else self._known_among(targets))
             leases.forget_ahead()
 
@@ -485,11 +518,7 @@ class Topic:
 
     def targets(self, entry: control.Delete) -> SeqArray:
         """The seqs that a delete by tag or list picks, from the floor on; dead ones may be among them."""
-        lo, hi = self.floor, self.head
-        if entry.bound is not None:
-            hi = min(hi, entry.bound - 1)
-        if entry.before_seq is not None:
-            hi = min(hi, entry.before_seq - 1)
+        lo, hi = self._span(entry)
         if entry.match is None:
             assert entry.seqs is not None
             seqs = np.array(sorted(set(entry.seqs)), np.uint64)
@@ -500,6 +529,15 @@ class Topic:
         if entry.seqs is None:
             return tagged
         return np.intersect1d(tagged, np.array(entry.seqs, np.uint64))
+
+    def _span(self, entry: control.Delete) -> tuple[int, int]:
+        """From where to where a delete may reach."""
+        hi = self.head
+        if entry.bound is not None:
+            hi = min(hi, entry.bound - 1)
+        if entry.before_seq is not None:
+            hi = min(hi, entry.before_seq - 1)
+        return self.floor, hi
 
     def mark_again(self) -> None:
         """Set the marks that an I/O error kept from being set; some of them may have been set before it."""

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from topics.codec import envelope, frame
 from topics.engine import queue
-from topics.engine.queue import Ask, Claim
+from topics.engine.index import Stored
+from topics.engine.queue import Ask, Claim, Hand
 from topics.errors import BatchTooLarge
 from topics.model import (
     AckResult,
-    ClaimResult,
     DelayedJob,
     ExtendResult,
     HeldLease,
@@ -176,23 +177,41 @@ def claim(exchange: Exchange) -> None:
     exchange.body_done()
     asked = Claim.parse(body.node, body.max, body.lease_ms, core.limits)
 
-    def done(outcome: ClaimResult | Exception) -> None:
+    def told(hand: Hand, ready: int) -> bytes:
+        return b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d}' % (
+            name.encode(), rendered(hand), len(hand.dealt), ready,
+        )  # fmt: skip
+
+    def done(outcome: bytes | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
-            return
-        jobs = b",".join([b"{%b}" % members(job) for job in outcome.jobs])
-        told = b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d}' % (
-            name.encode(), jobs, len(outcome.jobs), outcome.ready,
-        )  # fmt: skip
-        exchange.reply(200, wire.timed(told, exchange.elapsed_ms()))
+        else:
+            exchange.reply(200, wire.timed(outcome, exchange.elapsed_ms()))
 
     def window_over() -> None:
         exchange.cancel = None
 
-    claimer = queue.claim(core, name, asked, done)
+    claimer = queue.claim(core, name, asked, done, told)
     if claimer.is_waiting:
         exchange.cancel = claimer.cancel
         claimer.window_over = window_over
+
+
+def rendered(hand: Hand) -> bytes:
+    """Claimed jobs, one behind the other [CLM-6]; those in memory straight from their frames."""
+    return b",".join([_rendered(*one, hand.deadline) for one in hand.dealt])
+
+
+def _rendered(seq: int, id: int, deliveries: int, stored: Stored | tuple[bytes, int], deadline: int) -> bytes:
+    if isinstance(stored, Stored):
+        ts, tag, kept = stored.ts, stored.tag, stored.data
+    else:
+        ts, tag, kept = frame.payload(*stored)
+    data, meta = envelope.parts(kept)
+    return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b}' % (
+        seq, id, deadline, ts, b"" if tag is None else b',"$tag":%b' % wire.encode(tag.decode()), deliveries,
+        data, b"" if meta is None else b',"meta":%b' % meta,
+    )  # fmt: skip
 
 
 def members(job: Job) -> bytes:

@@ -59,6 +59,7 @@ _LOST: Final = np.uint8(LOST)
 _LIVE: Final = -1
 _FEW: Final = 16
 _ENTRY = struct.Struct("<IIQI")
+_FLAGS_AT: Final = 16
 _TS = struct.Struct("<Q")
 _TEXT_LENGTHS = np.dtype("<u8")
 """node_len, tag_len and data_len of a WAL frame (u16, u16, u32), as one number."""
@@ -419,6 +420,22 @@ class Tail:
             begin = behind
         return _marked(changed, size)
 
+    def mark_few(self, seqs: Sequence[int]) -> tuple[int, int]:
+        """The same of a few, for which numpy would cost more than the work: how many were live, and their bytes."""
+        records = size = last = 0
+        item: _Block | GapRun | None = None
+        for seq in seqs:
+            if not self.first <= seq <= self.end:
+                continue
+            if item is None or seq > last:
+                item = self._items[self._index(seq)]
+                last = _end(item)
+            freed = item.mark_one(seq - item.first) if isinstance(item, _Block) else None
+            if freed is not None:
+                records += 1
+                size += freed
+        return records, size
+
     def mark_lost(self, lo: int, hi: int, reason: int) -> Marked:
         """Make holes of the live records in [lo, hi]: their frames cannot be used [S-124, S-132]."""
         assert 1 <= reason <= 3
@@ -691,6 +708,17 @@ class _Block:
         freed = int(_accounted(view[positions]).sum(dtype=np.int64))
         self._uncount(len(positions), freed)
         return positions, freed
+
+    def mark_one(self, position: int) -> int | None:
+        """Mark one, if it lives: its accounted bytes."""
+        at = position * ENTRY_BYTES
+        _, size, _, word = _ENTRY.unpack_from(self.entries, at)
+        if word & (DELETED | LOST):
+            return None
+        self.entries[at + _FLAGS_AT] |= DELETED
+        freed: int = size - (word >> 8)
+        self._uncount(1, freed)
+        return freed
 
     def mark_lost(self, low: int, high: int, reason: int) -> tuple[npt.NDArray[np.int64], int, int]:
         """Make the live ones at the positions holes; which they are, their accounted bytes and WAL frame bytes."""

@@ -232,6 +232,25 @@ def test_a_gap_takes_the_time_of_the_entry_before_it() -> None:
     assert entries_of(fresh, 1, 10)["ts"].tolist() == [90]
 
 
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=40),
+    st.sets(st.integers(1, 60)),
+    st.sets(st.integers(1, 60)),
+    st.integers(0, 40),
+)
+def test_a_few_are_marked_as_many_are(sizes: list[int], before: set[int], few: set[int], gap: int) -> None:
+    """[S-124] What was dead before, lies outside or in a gap stays as it is."""
+    one, other = filled(*sizes, first_seq=3), filled(*sizes, first_seq=3)
+    for held in (one, other):
+        held.append_gap(gap + 1, 9, 1)
+        held.extend(*batch([1, 2, 3], held.end + 1, 9))
+        held.mark_deleted(seqs(*sorted(before)))
+    marked = one.mark_deleted(seqs(*sorted(few)))
+    assert other.mark_few(sorted(few)) == (marked.records, marked.bytes)
+    assert entries_of(one, 1, one.end).tobytes() == entries_of(other, 1, other.end).tobytes()
+    assert one.live(1, one.end) == other.live(1, other.end)
+
+
 def test_a_deleted_record_keeps_its_frame_and_its_bytes_until_it_is_written() -> None:
     """S-124, S-158, S-153: a checkpoint under way has its frame in `.data` already; its WAL bytes are still there."""
     held = filled(10, 20, 30)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import statistics
 import sys
 import tempfile
 import threading
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import CDPSession, Page, sync_playwright
+from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from topics.testing.httpconn import HttpConn
 from topics.testing.serverproc import ServerProcess
@@ -28,7 +27,9 @@ from topics.testing.serverproc import ServerProcess
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BATCHES_PER_S = 20
 TOPICS = 10_000
-IDLE_S = 20
+IDLE_S = 30
+SETTLE_S = 25
+"""Until a page on which nothing happens has become as slow as it gets."""
 COUNT = """() => {
   window.frames_ = []; let last = performance.now();
   const tick = (now) => { window.frames_.push(now - last); last = now; window.handle_ = requestAnimationFrame(tick); };
@@ -108,14 +109,24 @@ def tailing(page: Page, session: CDPSession, writer: Writer, url: str, seconds: 
     return {"records": writer.written, "fps": frames(gaps), "heap_mib": heaps, "main_thread_share": busy / seconds}
 
 
-def idle(page: Page, session: CDPSession, url: str, address: str) -> float:
-    """Share of one core that the page's main thread uses while nothing happens."""
+def cpu_s(browser: Browser) -> float:
+    """Processor time of all processes of the browser."""
+    session = browser.new_browser_cdp_session()
+    told = session.send("SystemInfo.getProcessInfo")["processInfo"]
+    session.detach()
+    tasks = [task for one in told for task in Path(f"/proc/{one['id']}/task").iterdir()]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def idle(browser: Browser, page: Page, address: str) -> float:
+    """Share of one core that the whole browser uses while nothing happens."""
     page.goto("about:blank")
-    page.goto(f"{url}/console/{address}")
-    page.wait_for_timeout(3000)
-    before = metric(session, "TaskDuration")
+    if address != "about:blank":
+        page.goto(address)
+    page.wait_for_timeout(SETTLE_S * 1000)
+    before = cpu_s(browser)
     page.wait_for_timeout(IDLE_S * 1000)
-    return (metric(session, "TaskDuration") - before) / IDLE_S
+    return (cpu_s(browser) - before) / IDLE_S
 
 
 def scrolling(page: Page, process: ServerProcess, url: str) -> dict[str, Any]:
@@ -155,7 +166,10 @@ def main() -> int:
             session = page.context.new_cdp_session(page)
             session.send("Performance.enable")
             told = {
-                "idle_share": statistics.mean(idle(page, session, url, one) for one in ("#/", "#/topics/load")),
+                "idle_share": {
+                    one: idle(browser, page, one if one == "about:blank" else f"{url}/console/{one}")
+                    for one in ("about:blank", "#/", "#/topics/load")
+                },
                 "tail": tailing(page, session, Writer(process.address, "load", args.rate), url, args.seconds),
                 "list": scrolling(page, process, url),
             }

@@ -126,3 +126,30 @@ def test_a_graph_with_a_cycle_has_a_place_for_every_topic(console: Console) -> N
     assert len(set(places)) == 4
     assert width > 0
     assert height > 0
+
+
+POLLED = """(async () => {
+  const real = window.setTimeout, every = 1234567, waits = [], ending = new AbortController();
+  let asked = 0;
+  window.setTimeout = (call, ms, ...more) => {
+    if (ms % every) return real(call, ms, ...more);
+    const slow = waits.push(ms / every) && ms > every;
+    // What is slow for the twelfth time is woken; everything else comes at once.
+    queueMicrotask(slow && asked === 12 ? m.stir : call);
+    return 0;
+  };
+  const ask = async () => {
+    asked += 1;
+    if (asked === 20) ending.abort();
+    return { now_ms: asked, head_seq: asked < 16 ? 1 : asked };
+  };
+  await m.polling(ask, every, () => undefined, ending.signal);
+  window.setTimeout = real;
+  return waits;
+})()"""
+
+
+def test_what_stays_the_same_is_asked_for_less_often_until_something_happens(console: Console) -> None:
+    """[U-33] Five times slower at most; a time alone is no change. Woken, and when it changes, it is quick again."""
+    slower = [1, 1, 1, 1] + [1, 1] + [1, 2] + [1, 3] + 5 * [1, 4]
+    assert ask(console, "poll", POLLED) == slower + 7 * [1]

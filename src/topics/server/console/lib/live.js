@@ -8,12 +8,14 @@
  */
 import { ApiError, ROOT, authorization, post, refusal } from "./api.js";
 import { parse } from "./json.js";
+import { stir } from "./poll.js";
 import { Parser } from "./sse.js";
 import { Store } from "./store.js";
 import { pause, visible } from "./visible.js";
 
-const HEARTBEAT_MS = 5000;
-const SILENCE_MS = 2 * HEARTBEAT_MS + 3000;
+const HEARTBEAT_MS = 10_000;
+/** So often it is looked whether anything was heard; at the third time that nothing was it is silence [FRM-13]. */
+const LOOK_MS = HEARTBEAT_MS + 1500;
 const BACKOFF_MIN_MS = 300;
 const BACKOFF_MAX_MS = 5000;
 
@@ -139,8 +141,9 @@ class Live {
     const own = new AbortController();
     const off = () => own.abort();
     signal.addEventListener("abort", off);
-    let heard = Date.now();
-    const watchdog = setInterval(() => Date.now() - heard > SILENCE_MS && own.abort(), 1000);
+    // Counted, not timed: a clock that is set meanwhile changes nothing.
+    let quiet = 0;
+    const watchdog = setInterval(() => (quiet += 1) > 2 && own.abort(), LOOK_MS);
     try {
       /** @type {Record<string, string>} */
       const headers = { Accept: "text/event-stream", ...authorization() };
@@ -153,7 +156,7 @@ class Live {
       for (;;) {
         const { done, value } = await reader.read();
         if (done || signal.aborted) return;
-        heard = Date.now();
+        quiet = 0;
         began();
         for (const frame of parser.feed(value)) {
           if (signal.aborted) return;
@@ -170,6 +173,7 @@ class Live {
 
   /** @param {string} event @param {any} data */
   take(event, data) {
+    stir();
     const one = this.followers.get(data.topic);
     if (event === "error") {
       if (data.code === 410) this.session = { wid: "", last: "" };

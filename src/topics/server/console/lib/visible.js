@@ -9,6 +9,10 @@ document.addEventListener("visibilitychange", () => visible.set(!document.hidden
  * @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>} */
 export function pause(ms, signal) {
   return new Promise((resolve, reject) => {
+    if (signal?.aborted) {
+      reject(new DOMException("called off", "AbortError"));
+      return;
+    }
     const over = () => {
       clearTimeout(timer);
       removeEventListener("online", over);

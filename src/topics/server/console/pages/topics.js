@@ -27,11 +27,15 @@ const COLUMNS = [
   { name: "oldest", label: "Oldest", of: (one) => one.earliest_ts ?? Infinity, kind: "num wide" },
 ];
 
+/** What tells two lists apart, of many topics too.
+ * @param {Entry[]} all */
+const heads = (all) => all.map((one) => `${one.topic} ${one.head_seq} ${one.count} ${one.rate}`).join();
+
 /** @param {{query: URLSearchParams}} props */
 export function TopicsPage({ query }) {
   const [system, setSystem] = useState(false);
   const reason = useReason(["delete"]);
-  const found = usePoll((signal) => remembered.ask(signal, system), 3000, [system]);
+  const found = usePoll((signal) => remembered.ask(signal, system), 3000, [system], heads);
   const [dialog, setDialog] = useState(/** @type {any} */ (null));
   useEffect(() => {
     if (query.get("new")) setDialog({ kind: "create" });

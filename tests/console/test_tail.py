@@ -126,6 +126,22 @@ def test_a_hidden_tab_asks_for_nothing_and_goes_on_where_it_was(console: Console
     assert rows(page) == [1, 2, 3, 4, 5, 6]
 
 
+def test_what_was_evicted_while_nobody_looked_is_a_gap_with_its_reason(console: Console, client: httpx.Client) -> None:
+    """[FRM-2, X-1] A stream that begins does not say why; the console asks."""
+    put(client, "shrunk", cap_records=5)
+    write(client, "shrunk", *range(3))
+    page = console.at("#/topics/shrunk")
+    see_seq(page, 3)
+    is_live(page)
+    page.evaluate(HIDE, True)
+    expect(page.get_by_test_id("tail-state")).to_contain_text("connecting")
+    write(client, "shrunk", *range(20))
+    page.evaluate(HIDE, False)
+    see_seq(page, 23)
+    assert rows(page) == [1, 2, 3, 19, 20, 21, 22, 23]
+    expect(page.locator(".rec.gap")).to_have_text("gap: 4 – 18 evicted by a cap")
+
+
 def test_a_filter_shows_what_fits_and_has_an_address(console: Console, client: httpx.Client) -> None:
     put(client, "tagged")
     for n in range(6):

@@ -12,7 +12,9 @@ import { live } from "./live.js";
 import { Rows, filter, gapRow, recordRow } from "./rows.js";
 
 const BACK = 200;
+const UNTOLD = "from_seq_too_old";
 const PAGE = 200;
+const PAGES = 8;
 /** What is streamed after a pause at most; beyond, one pages. */
 const MOST_BEHIND = 2000;
 
@@ -61,13 +63,13 @@ export class Tail {
         const state = await get(topicPath(this.topic, "?touch=false"));
         if (seek !== this.seek) return;
         this.head = state.head_seq;
+        // Pages first: they tell of a gap with its real reason, which a stream that begins does not.
+        this.mode = "paging";
         if (from === null || from === undefined) {
           this.cursor = Math.max(state.head_seq - BACK, state.earliest_seq - 1, 0);
-          this.follow();
+          await this.approach(seek);
         } else {
-          // A page first: it tells of a gap with its real reason, which a stream that begins does not.
           this.cursor = Math.min(Math.max(from - 1, 0), state.head_seq);
-          this.mode = "paging";
           await this.more();
         }
       }
@@ -110,7 +112,9 @@ export class Tail {
       this.head = Math.max(this.head, event.headSeq);
       for (const record of event.records) this.add(recordRow(record));
     } else if (event.kind === "gap") {
-      this.add(gapRow(event.from, event.to, event.reason));
+      const row = gapRow(event.from, event.to, event.reason);
+      this.add(row);
+      if (event.reason === UNTOLD) void this.explain(row);
     } else if (event.kind === "caught-up") {
       this.head = event.headSeq;
     } else if (event.kind === "behind") {
@@ -124,6 +128,28 @@ export class Tail {
       this.fail(event.error);
     }
     this.changed();
+  }
+
+  /** Some pages up to the head; what is left then comes as a stream.
+   * @param {number} seek */
+  async approach(seek) {
+    for (let page = 0; page < PAGES; page++) {
+      await this.more();
+      if (seek !== this.seek || this.mode !== "paging") return;
+    }
+    this.follow();
+  }
+
+  /** Why there is a gap that a stream met when it began [FRM-2].
+   * @param {import("./rows.js").GapRow} row */
+  async explain(row) {
+    try {
+      const { tombstone } = await post(topicPath(this.topic, "/diff"), { from_seq: row.from - 1, limit: 1 });
+      if (tombstone) row.reason = tombstone.reason;
+      this.changed();
+    } catch {
+      // It stays as it was told.
+    }
   }
 
   /** The next page, unless one is on its way. */

@@ -1,8 +1,8 @@
 // @ts-check
 /** Overview: what goes through, how fast it is acknowledged, and how the store is doing. */
-import { entry, post, topicPath } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { bytes, count, date, duration, latency, rate, short } from "../lib/format.js";
+import { newest } from "../lib/losses.js";
 import { metrics } from "../lib/metrics.js";
 import { usePoll } from "../lib/poll.js";
 import { address } from "../lib/route.js";
@@ -86,7 +86,7 @@ function Tiles({ now, history }) {
     ["Written", rate(history.last("written")), "/s", "write"],
     ["Read", rate(history.last("read")), "/s", "read"],
     ["Delivered", rate(history.last("delivered")), "/s", "deliver"],
-    ["Jobs handed out", rate(history.last("jobs")), "/s", "jobs"],
+    ["Jobs claimed", rate(history.last("jobs")), "/s", "jobs"],
     ["Topics", short(now.topics), now.queue_topics ? `${now.queue_topics} queues` : "", ""],
     ["Live records", short(now.records_live), bytes(now.bytes_live), ""],
     ["Streams", short(now.sse_connections), "open", ""],
@@ -174,7 +174,7 @@ function Shards({ now }) {
 function Losses({ now }) {
   const reasons = Object.entries(now.lost_records).filter(([, lost]) => /** @type {number} */ (lost) > 0);
   const all = reasons.reduce((sum, [, lost]) => sum + /** @type {number} */ (lost), 0);
-  const told = usePoll(newestLosses, 10_000, [all]);
+  const told = usePoll(async (signal) => (await newest(4, signal)).reverse(), 10_000, [all]);
   return html`<section class="panel">
     <h2>Losses <span class="muted">since the start</span></h2>
     ${all === 0
@@ -185,12 +185,4 @@ function Losses({ now }) {
         <span><a href=${address("topics", one.data.topic)}>${one.data.topic}</a> ${count(one.data.gap_from)} – ${count(one.data.gap_to)} <span class="muted">${one.data.reason}</span></span></li>`)}
     </ul>
   </section>`;
-}
-
-/** @param {AbortSignal} signal */
-async function newestLosses(signal) {
-  const found = await entry("$loss", { signal });
-  if (!found) return [];
-  const page = await post(topicPath("$loss", "/diff"), { from_seq: Math.max(found.head_seq - 4, 0), limit: 4 }, { signal });
-  return page.records.reverse();
 }

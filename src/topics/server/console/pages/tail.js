@@ -91,7 +91,7 @@ export function TailView({ name, query }) {
   </section>`;
 }
 
-const REASONS = /** @type {Record<string, string>} */ ({
+export const REASONS = /** @type {Record<string, string>} */ ({
   cap: "evicted by a cap",
   ttl: "expired",
   mixed: "evicted or expired",

@@ -2,23 +2,27 @@
 /** One topic: its seqs on a ruler, its segments, its tail, and what can be done with it. */
 import { get, topicPath } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
-import { ago, bytes, count, duration } from "../lib/format.js";
+import { ago, bytes, count, date, duration } from "../lib/format.js";
+import { damage, newest } from "../lib/losses.js";
 import { usePoll } from "../lib/poll.js";
 import { address, go } from "../lib/route.js";
 import { Button, ClassBadge, Empty, Failed, curl } from "../ui/parts.js";
 import { Ruler, SegmentMap, deadShare } from "../ui/ruler.js";
 import { Config } from "./config.js";
 import { DeleteRecords, Publish } from "./publish.js";
-import { TailView } from "./tail.js";
+import { REASONS, TailView } from "./tail.js";
 import { DeleteTopic } from "./topics.js";
 
 const VIEWS = [["", "Tail"], ["publish", "Publish"], ["segments", "Segments"], ["delete", "Delete records"], ["config", "Configuration"]];
 const LISTED = 200;
+const LOSSES = 200;
+const SEGMENTS = 100_000;
 
 /** @param {{name: string, query: URLSearchParams}} props */
 export function TopicPage({ name, query }) {
   const state = usePoll((signal) => get(topicPath(name, "?touch=false"), { signal }), 2000, [name]);
-  const plan = usePoll((signal) => get(topicPath(name, "/segments?limit=2000"), { signal }), 4000, [name]);
+  const plan = usePoll((signal) => planOf(name, signal), 4000, [name], (one) => `${one.version} ${one.head_seq} ${one.durable_seq}`);
+  const losses = usePoll((signal) => newest(LOSSES, signal), 10_000, [name]);
   const [deleting, setDeleting] = useState(false);
   const [whole, setWhole] = useState(/** @type {boolean | null} */ (null));
   const view = query.get("view") ?? "";
@@ -31,6 +35,8 @@ export function TopicPage({ name, query }) {
         ${state.error.code === "topic_not_found" && html`<${Empty} title="There is no such topic" text="A write makes it, or this:" command=${curl("PUT", `/v0/topics/${name}`)} />`}
       </section>`;
   }
+  // The plan is asked for less often than the state, which knows a later head.
+  const drawn = plan.value && { ...plan.value, head_seq: Math.max(plan.value.head_seq, now?.head_seq ?? 0) };
   const live = plan.value ? (plan.value.head_seq - plan.value.earliest_seq + 1) / Math.max(plan.value.head_seq, 1) : 1;
   const all = whole ?? live > 0.1;
   return html`
@@ -45,16 +51,17 @@ export function TopicPage({ name, query }) {
       <${Failed} error=${state.error ?? plan.error} />
       <section class="panel stack">
         <${Facts} now=${now} plan=${plan.value} />
-        ${plan.value && plan.value.head_seq > 0 && html`
-          <${Ruler} plan=${plan.value} whole=${all} onPick=${(/** @type {number} */ seq) => go(address("topics", name, { from: seq }))} />
-          <div class="spread"><${Key} /><${Button} kind="quiet small" pressed=${all} onClick=${() => setWhole(!all)}>whole range<//></div>`}
+        ${drawn && drawn.head_seq > 0 && html`
+          <${Ruler} plan=${drawn} whole=${all} onPick=${(/** @type {number} */ seq) => go(address("topics", name, { from: seq }))} />
+          <div class="spread"><${Key} /><${Button} kind="small" pressed=${all} onClick=${() => setWhole(!all)}>whole range<//></div>`}
+        ${plan.value && html`<${Damage} name=${name} told=${damage(losses.value ?? [], plan.value)} />`}
       </section>
       <div>
         <nav class="tabs" aria-label="views of the topic">
           ${VIEWS.filter(([id]) => !system || id === "" || id === "segments").map(([id, label]) => html`<a key=${id} href=${address("topics", name, { view: id })} aria-current=${view === id ? "page" : undefined}>${label}</a>`)}
         </nav>
         ${view === "publish" && html`<${Publish} name=${name} />`}
-        ${view === "segments" && html`<${Segments} plan=${plan.value} whole=${all} />`}
+        ${view === "segments" && html`<${Segments} plan=${drawn} whole=${all} />`}
         ${view === "delete" && html`<${DeleteRecords} name=${name} live=${now?.count ?? 0} onDone=${() => {
           state.again();
           plan.again();
@@ -65,6 +72,18 @@ export function TopicPage({ name, query }) {
     </div>
     ${deleting && html`<${DeleteTopic} name=${name} count=${now?.count ?? 0} onClose=${() => setDeleting(false)} onDone=${() => go(address("topics"))} />`}
   `;
+}
+
+/** All segments of a topic, of however many pages.
+ * @param {string} name @param {AbortSignal} signal */
+async function planOf(name, signal) {
+  const plan = await get(topicPath(name, "/segments"), { signal });
+  while (plan.next_seq !== null && plan.segments.length < SEGMENTS) {
+    const more = await get(topicPath(name, `/segments?from_seq=${plan.next_seq}`), { signal });
+    plan.segments = plan.segments.concat(more.segments);
+    plan.next_seq = more.next_seq;
+  }
+  return plan;
 }
 
 /** @param {{now: any, plan: any}} props */
@@ -80,6 +99,14 @@ function Facts({ now, plan }) {
     ["Priority", now ? String(now.effective_priority) : "–"],
   ];
   return html`<dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+/** What the server found damaged, the newest first; the rows of the tail say which records exactly.
+ * @param {{name: string, told: any[]}} props */
+function Damage({ name, told }) {
+  if (!told.length) return null;
+  return html`<ul class="told" aria-label="damage">${told.slice(-3).reverse().map((one) => html`<li key=${one.$seq}><time>${date(one.$ts)}</time>
+    <span class="bad">Records within <a href=${address("topics", name, { from: one.data.gap_from })}>${count(one.data.gap_from)} – ${count(one.data.gap_to)}</a> are ${REASONS[one.data.reason] ?? one.data.reason}.</span></li>`)}</ul>`;
 }
 
 function Key() {

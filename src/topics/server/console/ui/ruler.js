@@ -85,6 +85,28 @@ export function deadShare(one, plan) {
   return from > one.last_seq ? 0 : 1 - one.records / (one.last_seq - from + 1);
 }
 
+/** How many segments of which kind there are, for whoever cannot see them.
+ * @param {any[]} segments */
+function summary(segments) {
+  const kinds = /** @type {Map<string, number>} */ (new Map());
+  for (const one of segments) kinds.set(kindOf(one), (kinds.get(kindOf(one)) ?? 0) + 1);
+  const names = /** @type {Record<string, string>} */ ({ live: "hot", tail: "active" });
+  return `${segments.length} segments: ${[...kinds].map(([kind, many]) => `${many} ${names[kind] ?? kind}`).join(", ")}`;
+}
+
+/** @param {any} one */
+function kindOf(one) {
+  if (one.gap) return one.gap === "deleted" ? "deleted" : "lost";
+  return one.tier === "cold" ? "cold" : one.sealed ? "live" : "tail";
+}
+
+/** @param {any} one */
+function said(one) {
+  const range = `${count(one.first_seq)} – ${count(one.last_seq)}`;
+  if (one.gap) return `${range} ${one.gap === "deleted" ? "deleted" : `lost (${one.gap})`}`;
+  return `${range}, ${count(one.records)} live, ${bytes(one.bytes)}, ${one.tier}, ${one.sealed ? "sealed" : "active"}`;
+}
+
 /** @param {{plan: any, whole: boolean}} props */
 export function SegmentMap({ plan, whole }) {
   const start = begin(plan, whole);
@@ -92,15 +114,13 @@ export function SegmentMap({ plan, whole }) {
   const x = (/** @type {number} */ seq) => ((Math.max(seq, start) - start) / size) * WIDTH;
   const shown = plan.segments.filter((/** @type {any} */ one) => one.last_seq >= start).slice(-MOST_SHOWN);
   return html`<div class="segments">
-    <svg viewBox=${`0 0 ${WIDTH} 28`} preserveAspectRatio="none" role="img" aria-label=${`${shown.length} segments`}>
+    <svg viewBox=${`0 0 ${WIDTH} 28`} preserveAspectRatio="none" role="img" aria-label=${summary(shown)}>
       <rect class="f-sunken" x="0" y="0" width=${WIDTH} height="28" />
       ${shown.map((/** @type {any} */ one) => {
         const [left, right] = [x(one.first_seq), x(one.last_seq + 1)];
         const wide = Math.max(right - left - 1, 0.75);
-        const kind = one.gap && one.gap !== "deleted" ? "lost" : one.tier === "cold" ? "cold" : one.sealed ? "live" : "tail";
-        const text = `${count(one.first_seq)} – ${count(one.last_seq)}, ${count(one.records)} live, ${bytes(one.bytes)}, ${one.tier}, ${one.sealed ? "sealed" : "active"}`;
         const gone = Math.min(Math.max(x(evictedBelow(plan)) - left, 0), wide);
-        return html`<g key=${one.first_seq}><title>${text}</title><rect class=${`f-${kind}`} x=${left} y="0" width=${wide} height="28" />
+        return html`<g key=${one.first_seq}><title>${said(one)}</title><rect class=${`f-${kindOf(one)}`} x=${left} y="0" width=${wide} height="28" />
           <rect class="f-deleted" x=${left} y="0" width=${wide} height=${28 * deadShare(one, plan)} /><rect class="f-evicted" x=${left} y="0" width=${gone} height="28" /></g>`;
       })}
     </svg>

@@ -44,9 +44,9 @@ function App() {
     return stop;
   }, [inside]);
   useEffect(() => {
-    document.querySelector(".places [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    document.querySelectorAll(".places [aria-current], .tabs [aria-current]").forEach(reveal);
     document.title = `${here.name || titled(here.page)} · topics`;
-  }, [here]);
+  }, [here, inside]);
 
   if (standing === "unknown") return html`<${Waiting} />`;
   if (!inside) return html`<${KeyPrompt} wrong=${standing === "wrong"} />`;
@@ -79,6 +79,16 @@ function App() {
     ${palette && html`<${Palette} actions=${actions} onClose=${() => setPalette(false)} />`}
     ${keys && html`<${KeyDialog} onClose=${() => setKeys(false)} />`}
   `;
+}
+
+/** Where one is, in a strip that may be longer than the window; the page itself stays where it is.
+ * @param {Element} one */
+function reveal(one) {
+  const strip = one.closest("nav");
+  if (!strip) return;
+  const [inner, outer] = [one.getBoundingClientRect(), strip.getBoundingClientRect()];
+  if (inner.right > outer.right) strip.scrollLeft += inner.right - outer.right;
+  else if (inner.left < outer.left) strip.scrollLeft -= outer.left - inner.left;
 }
 
 /** @param {string} page */

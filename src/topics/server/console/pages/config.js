@@ -110,12 +110,12 @@ export function Config({ name, config, onDone }) {
       ${GROUPS.filter(([, items]) => config.type === "queue" || !items[0]?.queue).map(
         ([title, items]) => html`<fieldset key=${title} class="stack" disabled=${system}><legend><h3>${title}</h3></legend>
           <div class="form-grid">
-            ${items.map((item) => {
-              if (item.kind === "flag") return html`<${Check} key=${item.name} label=${item.label} value=${form[item.name]} onInput=${set(item.name)} />`;
+            ${items.filter((item) => item.kind !== "flag").map((item) => {
               const one = judged[item.name];
               return html`<${Field} key=${item.name} label=${item.label} value=${form[item.name]} onInput=${set(item.name)} options=${item.options} wrong=${one?.wrong} hint=${one?.hint} />`;
             })}
-          </div></fieldset>`,
+          </div>
+          <div class="row checks">${items.filter((item) => item.kind === "flag").map((item) => html`<${Check} key=${item.name} label=${item.label} value=${form[item.name]} onInput=${set(item.name)} />`)}</div></fieldset>`,
       )}
       <${Failed} error=${error} />
       ${saved && !changed && html`<${Done} text="Saved. It is in force." />`}

@@ -167,10 +167,10 @@ function DeadLetters({ dead, queue, again }) {
           <tbody>${(now?.letters ?? []).map((/** @type {any} */ one) => html`<tr key=${one.$seq}>
             <td class="num"><a href=${address("topics", dead, { from: one.$seq })}>${one.$seq}</a></td><td>${origin(one) || html`<span class="muted">${queue}?</span>`}</td><td class="num">${String(one.meta?.$dead_letter_deliveries ?? "–")}</td>
             <td>${ago(one.$ts)}</td><td class="mono free">${preview(one.data, 80)}</td>
-            <td>${now?.type === "log" && origin(one) && html`<${Button} kind="small" needs=${needs} busy=${busy} label=${`redrive ${one.$seq}`} onClick=${() => void run(async () => {
+            <td><div class="row end">${now?.type === "log" && origin(one) && html`<${Button} kind="small" needs=${needs} busy=${busy} label=${`redrive ${one.$seq}`} onClick=${() => void run(async () => {
               await redriveOne(dead, one);
               return 1;
-            })}>Redrive<//>`}</td></tr>`)}</tbody>
+            })}>Redrive<//>`}</div></td></tr>`)}</tbody>
         </table></div>`}
   </section>`;
 }

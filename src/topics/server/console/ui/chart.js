@@ -41,7 +41,7 @@ export function Chart({ lines, history, height = 180, label, span = 300 }) {
       legend: { show: false },
       cursor: { show: false },
       scales: { x: { time: true }, y: { range: (/** @type {any} */ _u, /** @type {number} */ _min, /** @type {number} */ max) => [0, max > 0 ? max * 1.1 : 1] } },
-      padding: [8, 12, 0, 0],
+      padding: [8, 28, 0, 0],
       axes: [
         { ...axis, size: 28, space: 70, values: (/** @type {any} */ _u, /** @type {number[]} */ at) => at.map(clock) },
         { ...axis, size: 56, values: (/** @type {any} */ _u, /** @type {number[]} */ at) => at.map((value) => first?.unit(value) ?? "") },

@@ -18,9 +18,18 @@ WAIT_MS = 30_000
 WIDE = (1280, 860)
 NARROW = (380, 780)
 HERE = Path(__file__).parent
-AXE = HERE / "node_modules/axe-core/axe.min.js"
+TOOLS = HERE / "node_modules"
+AXE = TOOLS / "axe-core/axe.min.js"
+MISSING = HERE / ".missing"
+"""Why tools/env could not install what checks the console."""
 
 expect.set_options(timeout=WAIT_MS)
+
+
+def lacking(tool: str) -> str:
+    """Why a tool is not there, for a test that has to be skipped."""
+    why = MISSING.read_text(encoding="utf-8").strip() if MISSING.exists() else "tools/env dev installs it where npm is"
+    return f"{tool} is not installed: {why}"
 
 
 class Console:

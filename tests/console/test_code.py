@@ -8,20 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.console.kit import HERE, TOOLS, lacking
 from topics.server import static
 
-HERE = Path(__file__).parent
-TOOLS = HERE / "node_modules/.bin"
+BIN = TOOLS / ".bin"
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("node") is None or not TOOLS.exists(), reason="needs node; tools/env dev installs it where npm is"
+    shutil.which("node") is None or not BIN.exists(), reason=lacking("typescript or oxlint")
 )
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(TOOLS / command[0]), *command[1:]], cwd=HERE, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([str(BIN / command[0]), *command[1:]], cwd=HERE, capture_output=True, text=True, check=False)
 
 
 def test_types_are_right() -> None:

@@ -8,9 +8,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.api.kit import Running, running
-from tests.console.kit import Console, put, visiting, write
+from tests.console.kit import Console, ok, put, visiting, write
 
-KEYS = "full-9f2c,look-77ab:read,work-01dd:read+write,admin-55:admin,plant-33:read+write+delete:plant."
+KEYS = (
+    "full-9f2c,look-77ab:read,work-01dd:read+write,admin-55:admin,plant-33:read+write+delete:plant.,peek-11:read:plant."
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +21,8 @@ def server() -> Iterator[Running]:
         with one.client(key="full-9f2c") as client:
             put(client, "orders")
             put(client, "plant.a")
+            put(client, "vault", type="queue")
+            ok(client.put("/v0/routers/vault-copy", json={"source": "orders", "dest": "vault.copy"}))
             write(client, "orders", 1, 2, 3)
             write(client, "plant.a", 1)
         yield one
@@ -107,6 +111,34 @@ def test_a_key_for_some_names_sees_and_does_only_those(console: Console) -> None
     expect(page.get_by_role("button", name="delete plant.a")).not_to_have_attribute("aria-disabled", "true")
     page.goto(f"{console.url}/console/#/topics/orders")
     expect(page.get_by_role("alert").first).to_contain_text("forbidden")
+
+
+def test_a_key_for_some_names_may_write_those(console: Console) -> None:
+    page = enter(console, "plant-33", "#/topics/plant.a?view=publish")
+    page.get_by_role("button", name="Publish").click()
+    expect(page.get_by_text("Written as seq")).to_be_visible()
+
+
+def test_a_key_that_may_only_look_at_some_names_finds_every_page_in_order(console: Console) -> None:
+    """What it may not see is not there, or is told; nothing breaks, and nothing is offered that it may not do."""
+    page = enter(console, "peek-11", "#/topics/plant.a")
+    expect(page.locator(".rec").first).to_be_visible()
+    assert reason(page, "Delete topic") == "This key lacks the scope delete."
+    for name in ("Overview", "Topics", "Queues", "Routers", "Pipelines", "Settings"):
+        page.get_by_role("link", name=name, exact=True).click()
+        console.heading(name)
+        expect(page.get_by_text("Asking the server…")).to_have_count(0)
+        expect(page.locator("main")).not_to_contain_text("vault")
+    page.evaluate("location.hash = '#/queues/vault'")
+    expect(page.get_by_role("alert").first).to_contain_text("forbidden")
+
+
+def test_a_key_no_header_can_carry_is_a_wrong_one(console: Console) -> None:
+    page = enter(console, "ключ")
+    expect(page.get_by_role("alert")).to_contain_text("unauthorized")
+    page.get_by_label("Key").fill("full-9f2c")
+    page.get_by_role("button", name="Enter").click()
+    console.heading("Overview")
 
 
 def test_the_key_can_be_forgotten(console: Console) -> None:

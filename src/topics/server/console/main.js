@@ -98,10 +98,10 @@ const titled = (page) => PLACES.find(([id]) => id === page)?.[1] ?? page;
 function Page({ here }) {
   if (here.page === "overview") return html`<${OverviewPage} />`;
   if (here.page === "topics") return here.name ? html`<${TopicPage} key=${here.name} name=${here.name} query=${here.query} />` : html`<${TopicsPage} query=${here.query} />`;
-  if (here.page === "queues") return html`<${QueuesPage} name=${here.name} />`;
+  if (here.page === "queues") return html`<${QueuesPage} name=${here.name} query=${here.query} />`;
   if (here.page === "routers") return html`<${RoutersPage} query=${here.query} />`;
   if (here.page === "pipelines") return html`<${PipelinesPage} />`;
-  if (here.page === "settings") return html`<${SettingsPage} />`;
+  if (here.page === "settings") return html`<${SettingsPage} query=${here.query} />`;
   return html`<section class="panel flush"><${Empty} title="There is no such page"><a href=${address("overview")}>To the overview</a><//></section>`;
 }
 

@@ -1,5 +1,6 @@
 // @ts-check
 /** The public HTTP API with the visitor's key; nothing else is ever called [U-30]. */
+import { noteTime } from "./format.js";
 import { encode, parse } from "./json.js";
 import { Store } from "./store.js";
 
@@ -20,11 +21,19 @@ export class ApiError extends Error {
 
 /** No answer. */
 export class Unreachable extends Error {
-  constructor() {
-    super("the server does not answer; trying again");
+  /** @param {boolean} changes whether the request would have changed something */
+  constructor(changes) {
+    super(changes ? "The server did not answer; whether it was done is not known." : "The server does not answer.");
     this.code = "unreachable";
+    this.status = 0;
   }
 }
+
+/** Whether an error may be over at the next try.
+ * @param {any} error */
+export const passing = (error) => error?.code === "unreachable" || error?.status >= 500 || error?.status === 429;
+
+const READS = /\/(diff|watch)(\?|$)/;
 
 /** @typedef {"unknown" | "open" | "asked" | "wrong" | "given"} Access */
 
@@ -78,20 +87,22 @@ export async function call(method, path, body, options = {}) {
     headers["Content-Type"] = "application/json";
     asked.body = encode(body);
   }
+  const changes = body !== undefined ? !READS.test(path) : method === "DELETE";
   let answer;
   try {
     answer = await fetch(ROOT + path.slice(1), asked);
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new Unreachable();
+    throw new Unreachable(changes);
   }
+  noteTime(answer.headers.get("Date"));
   if (!answer.ok) throw await refusal(answer);
   try {
     const text = await answer.text();
     return text ? parse(text) : null;
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new Unreachable();
+    throw new Unreachable(changes);
   }
 }
 
@@ -106,9 +117,13 @@ export const del = (path) => call("DELETE", path);
 
 /** The path of a topic, and what follows it.
  * @param {string} name @param {string} [more] */
-export const topicPath = (name, more = "") => `/v0/topics/${encodeURIComponent(name)}${more}`;
+export const topicPath = (name, more = "") => `/v0/topics/${segment(name)}${more}`;
 /** @param {string} name */
-export const routerPath = (name) => `/v0/routers/${encodeURIComponent(name)}`;
+export const routerPath = (name) => `/v0/routers/${segment(name)}`;
+
+/** A name as a part of a path; dots alone would lead elsewhere, and are no name.
+ * @param {string} name */
+const segment = (name) => encodeURIComponent(name).replace(/^\.{1,2}$/, "$&%20");
 
 /** Every page of a list.
  * @param {string} path @param {string} member @param {{signal?: AbortSignal}} [options] @returns {Promise<any[]>} */

@@ -1,5 +1,5 @@
 // @ts-check
-/** Numbers, sizes, times as people read them. Pure. */
+/** Numbers, sizes, times as people read them. Pure, but for how far the server's clock is from ours. */
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -74,9 +74,24 @@ export function duration(ms) {
     .join(" ");
 }
 
+const SKEW_LEAST_MS = 2000;
+let skewMs = 0;
+
+/** What time an answer says it is, to the second.
+ * @param {string | null} date */
+export function noteTime(date) {
+  const told = date ? Date.parse(date) : NaN;
+  if (Number.isNaN(told)) return;
+  const skew = told + 500 - Date.now();
+  skewMs = Math.abs(skew) > SKEW_LEAST_MS ? skew : 0;
+}
+
+/** Now, by the server's clock, which is the one that its times are of. */
+export const serverNow = () => Date.now() + skewMs;
+
 /** How long ago.
  * @param {number | null | undefined} ts @param {number} now */
-export function ago(ts, now = Date.now()) {
+export function ago(ts, now = serverNow()) {
   if (ts === null || ts === undefined) return "never";
   return now - ts < 1000 ? "now" : `${duration(now - ts)} ago`;
 }

@@ -83,6 +83,20 @@ export function pretty(value, indent = "") {
   return `{\n${lines.join(",\n")}\n${indent}}`;
 }
 
+/** Several lines of JSON, or one where they would be longer than `most`: a deep value is mostly indentation.
+ * @param {any} value @param {number} most @returns {string} */
+export function readable(value, most) {
+  let room = most;
+  /** @param {any} one @param {number} depth */
+  const measure = (one, depth) => {
+    room -= 2 * depth + 1;
+    if (room <= 0 || one === null || typeof one !== "object") return;
+    for (const inner of Object.values(one)) measure(inner, depth + 1);
+  };
+  measure(value, 0);
+  return room > 0 ? pretty(value) : encode(value);
+}
+
 /** JSON to send; what was read exactly goes back exactly.
  * @param {any} value @returns {string} */
 export function encode(value) {

@@ -6,7 +6,7 @@
  * follow, nobody looking), it goes on behind the cursors: first with the same session, and if the server has forgotten that,
  * with a new one. A record at or below the cursor is dropped, so that nothing is shown twice.
  */
-import { ApiError, ROOT, authorization, post, refusal } from "./api.js";
+import { ApiError, ROOT, authorization, get, post, refusal, topicPath } from "./api.js";
 import { parse } from "./json.js";
 import { stir } from "./poll.js";
 import { Parser } from "./sse.js";
@@ -26,7 +26,11 @@ const BACKOFF_MAX_MS = 5000;
  *   | {kind: "behind", headSeq: number}
  *   | {kind: "deleted"}
  *   | {kind: "refused", error: ApiError}} LiveEvent */
-/** @typedef {{cursor: number, tell: (event: LiveEvent) => void, mostBehind: number}} Follower */
+/** @typedef {{cursor: number, tell: (event: LiveEvent) => void, mostBehind: number, instance: string}} Follower */
+
+/** Which of the topics that ever had a name a plan is about [EPO-1].
+ * @param {any} plan */
+export const instanceOf = (plan) => `${plan.id}.${plan.epoch}`;
 
 /** How the connection is doing: idle while nothing is followed or nobody looks. */
 export const connection = new Store(/** @type {"idle" | "connecting" | "live" | "lost" | "refused"} */ ("idle"));
@@ -44,9 +48,10 @@ class Live {
   /** Follow a topic behind a cursor, until the returned function is called. More than `mostBehind` records are not
    * streamed: that is told, and the topic is not followed any more.
    * @param {string} topic @param {number} cursor @param {(event: LiveEvent) => void} tell @param {number} [mostBehind]
+   * @param {string} [instance] which topic of that name the cursor is of
    * @returns {() => number} which says how far it came */
-  follow(topic, cursor, tell, mostBehind = Infinity) {
-    const follower = { cursor, tell, mostBehind };
+  follow(topic, cursor, tell, mostBehind = Infinity, instance = "") {
+    const follower = { cursor, tell, mostBehind, instance };
     this.followers.set(topic, follower);
     this.begin();
     return () => {
@@ -116,6 +121,7 @@ class Live {
   /** Make a session; whether there is anything left to stream.
    * @param {AbortSignal} signal @returns {Promise<boolean>} */
   async open(signal) {
+    for (const [name, one] of this.followers) await this.identify(name, one, signal);
     const asked = Object.fromEntries([...this.followers].map(([name, one]) => [name, { from_seq: one.cursor }]));
     const body = { topics: asked, include_tags: true, heartbeat_ms: HEARTBEAT_MS };
     const told = await post("/v0/watch?lenient=true", body, { signal });
@@ -133,6 +139,23 @@ class Live {
     }
     this.session = { wid: told.wid, last: "" };
     return true;
+  }
+
+  /** A new session cannot know that the cursor is of a topic that was deleted and made anew [EPO-4].
+   * @param {string} name @param {Follower} one @param {AbortSignal} signal */
+  async identify(name, one, signal) {
+    if (!one.instance || !one.cursor) return;
+    let plan;
+    try {
+      plan = await get(topicPath(name, "/segments?limit=1"), { signal });
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 404) return;
+      throw error;
+    }
+    if (instanceOf(plan) === one.instance) return;
+    one.instance = instanceOf(plan);
+    one.cursor = plan.earliest_seq - 1;
+    one.tell({ kind: "gap", from: 1, to: plan.head_seq, reason: "recreated", headSeq: plan.head_seq });
   }
 
   /** Read the stream until it ends.

@@ -3,8 +3,11 @@
  * Asking again and again, gently: one request at a time, none while nobody looks, slower while nobody answers, and slower
  * while the answer stays the same. Then whatever the visitor does, or a record that arrives, makes it ask at once [U-33].
  */
+import { passing } from "./api.js";
 import { useEffect, useRef, useState } from "./dom.js";
 import { pause, visible } from "./visible.js";
+
+const AGAIN_MS = 2000;
 
 /** How many times slower at most, while nothing changes. */
 const SLOWEST = 5;
@@ -42,6 +45,26 @@ async function rest(leastMs, mostMs, signal) {
     signal.removeEventListener("abort", wake);
   }
   return woken.signal.aborted;
+}
+
+/** An answer, however often it takes; null when it is not wanted any more. What is refused for good is thrown.
+ * @template T @param {() => Promise<T>} ask @param {(error: Failure | null) => void} tell @param {() => boolean} wanted
+ * @returns {Promise<T | null>} */
+export async function insist(ask, tell, wanted) {
+  for (;;) {
+    try {
+      const value = await ask();
+      if (!wanted()) return null;
+      tell(null);
+      return value;
+    } catch (error) {
+      if (!wanted()) return null;
+      if (!passing(error)) throw error;
+      tell(/** @type {Failure} */ (error));
+      do await pause(AGAIN_MS);
+      while (wanted() && !visible.value);
+    }
+  }
 }
 
 /** An answer without what changes by itself.

@@ -27,9 +27,19 @@ async function publish(dead, letter) {
 
 /** One letter of a log.
  * @param {string} dead @param {any} letter */
-export async function redriveOne(dead, letter) {
+async function move(dead, letter) {
   await publish(dead, letter);
   await post(topicPath(dead, "/delete"), { seqs: [letter.$seq] });
+}
+
+/** One letter that was seen some time ago, unless somebody has removed it since; how many went back.
+ * @param {string} dead @param {number} seq @returns {Promise<number>} */
+export async function redriveOne(dead, seq) {
+  const page = await post(topicPath(dead, "/diff"), { from_seq: seq - 1, limit: 1, include_tags: true, max_batch_bytes: 8 << 20 });
+  const letter = page.records[0];
+  if (letter?.$seq !== seq || !origin(letter)) return 0;
+  await move(dead, letter);
+  return 1;
 }
 
 /** All letters that are there; how many went back.
@@ -48,7 +58,7 @@ async function fromLog(dead, went) {
   for (;;) {
     const page = await post(topicPath(dead, "/diff"), { from_seq: from, limit: AT_ONCE, include_tags: true });
     for (const letter of page.records.filter(origin)) {
-      await redriveOne(dead, letter);
+      await move(dead, letter);
       went(1);
     }
     if (page.caught_up) return;
@@ -56,23 +66,29 @@ async function fromLog(dead, went) {
   }
 }
 
-/** @param {string} dead @param {(more: number) => void} went */
+/** Whatever happens, what is held in the end and did not go is given back.
+ * @param {string} dead @param {(more: number) => void} went */
 async function fromQueue(dead, went) {
-  const others = /** @type {any[]} */ ([]);
-  for (;;) {
-    const { claimed } = await post(topicPath(dead, "/claim"), { node: NODE, max: AT_ONCE });
-    if (!claimed.length) break;
-    for (const letter of claimed) {
-      if (!origin(letter)) {
-        others.push(letter);
-        continue;
+  const held = /** @type {Map<number, string>} */ (new Map());
+  const others = /** @type {Set<number>} */ (new Set());
+  try {
+    for (;;) {
+      const { claimed } = await post(topicPath(dead, "/claim"), { node: NODE, max: AT_ONCE });
+      for (const letter of claimed) held.set(letter.$seq, letter.lease_id);
+      // What is no letter comes again when its lease is over: with nothing new among them there is nothing to do.
+      if (claimed.every((/** @type {any} */ letter) => others.has(letter.$seq))) return;
+      for (const letter of claimed) {
+        if (!origin(letter)) {
+          others.add(letter.$seq);
+          continue;
+        }
+        await publish(dead, letter);
+        await post(topicPath(dead, "/ack"), { node: NODE, seqs: [letter.$seq], lease_ids: [letter.lease_id] });
+        held.delete(letter.$seq);
+        went(1);
       }
-      await publish(dead, letter);
-      await post(topicPath(dead, "/ack"), { node: NODE, seqs: [letter.$seq], lease_ids: [letter.lease_id] });
-      went(1);
     }
-  }
-  if (others.length) {
-    await post(topicPath(dead, "/nack"), { node: NODE, seqs: others.map((one) => one.$seq), lease_ids: others.map((one) => one.lease_id) });
+  } finally {
+    if (held.size) await post(topicPath(dead, "/nack"), { node: NODE, seqs: [...held.keys()], lease_ids: [...held.values()] });
   }
 }

@@ -12,7 +12,13 @@ export class Parser {
 
   /** @param {Uint8Array} piece @returns {Frame[]} */
   feed(piece) {
-    const text = this.rest + this.decoder.decode(piece, { stream: true });
+    const more = this.decoder.decode(piece, { stream: true });
+    const text = this.rest + more;
+    // Of a long frame that comes in many pieces only its end is looked at.
+    if (!more.includes("\n\n") && !(more.startsWith("\n") && this.rest.endsWith("\n"))) {
+      this.rest = text;
+      return [];
+    }
     const blocks = text.split("\n\n");
     this.rest = blocks.pop() ?? "";
     const frames = [];

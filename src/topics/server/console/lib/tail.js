@@ -8,7 +8,8 @@
  * The cursor only moves forward, whoever moves it, so that nothing is shown twice and nothing is left out in silence.
  */
 import { get, post, topicPath } from "./api.js";
-import { live } from "./live.js";
+import { instanceOf, live } from "./live.js";
+import { insist } from "./poll.js";
 import { Rows, filter, gapRow, recordRow } from "./rows.js";
 
 const BACK = 200;
@@ -21,10 +22,11 @@ const MOST_BEHIND = 2000;
 /** @typedef {"seeking" | "paging" | "live" | "paused" | "deleted" | "failed"} Mode */
 
 export class Tail {
-  /** @param {string} topic @param {() => void} changed */
-  constructor(topic, changed) {
+  /** @param {string} topic @param {() => void} changed @param {() => void} [left] called when it is not at the end any more */
+  constructor(topic, changed, left = () => undefined) {
     this.topic = topic;
     this.changed = changed;
+    this.left = left;
     this.rows = new Rows();
     this.shown = this.rows;
     /** @type {((row: import("./rows.js").Row) => boolean) | null} */
@@ -33,6 +35,7 @@ export class Tail {
     this.mode = "seeking";
     /** @type {any} */
     this.error = null;
+    this.instance = "";
     this.cursor = 0;
     this.head = 0;
     this.records = 0;
@@ -48,34 +51,46 @@ export class Tail {
     this.stop();
     const seek = ++this.seek;
     this.rows = new Rows();
-    this.shown = this.rows;
+    this.shown = this.test ? new Rows() : this.rows;
     this.records = 0;
     this.mode = "seeking";
     this.error = null;
     this.loading = false;
     this.changed();
     try {
+      const plan = await this.ask(() => get(topicPath(this.topic, "/segments?limit=1")));
+      if (!plan) return;
+      this.head = plan.head_seq;
+      this.instance = instanceOf(plan);
       if (ts !== null && ts !== undefined) {
-        const page = await post(topicPath(this.topic, "/diff"), { from_ts: ts, limit: PAGE, include_tags: true });
-        if (seek !== this.seek) return;
-        this.take(page);
+        const page = await this.ask(() => post(topicPath(this.topic, "/diff"), { from_ts: ts, limit: PAGE, include_tags: true }));
+        if (page) this.take(page);
+        return;
+      }
+      // Pages first: they tell of a gap with its real reason, which a stream that begins does not.
+      this.mode = "paging";
+      if (from === null || from === undefined) {
+        this.cursor = Math.max(plan.head_seq - BACK, plan.earliest_seq - 1, 0);
+        await this.approach(seek);
       } else {
-        const state = await get(topicPath(this.topic, "?touch=false"));
-        if (seek !== this.seek) return;
-        this.head = state.head_seq;
-        // Pages first: they tell of a gap with its real reason, which a stream that begins does not.
-        this.mode = "paging";
-        if (from === null || from === undefined) {
-          this.cursor = Math.max(state.head_seq - BACK, state.earliest_seq - 1, 0);
-          await this.approach(seek);
-        } else {
-          this.cursor = Math.min(Math.max(from - 1, 0), state.head_seq);
-          await this.more();
-        }
+        this.cursor = Math.min(Math.max(from - 1, 0), plan.head_seq);
+        await this.more();
       }
     } catch (error) {
       if (seek === this.seek) this.fail(error);
     }
+  }
+
+  /** An answer, however long the server is away; null if it is not wanted any more.
+   * @template T @param {() => Promise<T>} request @returns {Promise<T | null>} */
+  ask(request) {
+    const seek = this.seek;
+    const tell = (/** @type {any} */ error) => {
+      if (error === this.error) return;
+      this.error = error;
+      this.changed();
+    };
+    return insist(request, tell, () => seek === this.seek);
   }
 
   /** @param {any} error */
@@ -87,7 +102,7 @@ export class Tail {
 
   follow() {
     this.mode = "live";
-    this.leave = live.follow(this.topic, this.cursor, (event) => this.hear(event), MOST_BEHIND);
+    this.leave = live.follow(this.topic, this.cursor, (event) => this.hear(event), MOST_BEHIND, this.instance);
     this.changed();
   }
 
@@ -121,6 +136,7 @@ export class Tail {
       this.head = event.headSeq;
       this.stop();
       this.mode = "paging";
+      this.left();
       void this.more();
     } else if (event.kind === "deleted") {
       this.mode = "deleted";
@@ -158,8 +174,8 @@ export class Tail {
     this.loading = true;
     const seek = this.seek;
     try {
-      const page = await post(topicPath(this.topic, "/diff"), { from_seq: this.cursor, limit: PAGE, include_tags: true });
-      if (seek === this.seek) this.take(page);
+      const page = await this.ask(() => post(topicPath(this.topic, "/diff"), { from_seq: this.cursor, limit: PAGE, include_tags: true }));
+      if (page) this.take(page);
     } catch (error) {
       if (seek === this.seek) this.fail(error);
     } finally {

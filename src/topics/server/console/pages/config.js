@@ -72,10 +72,12 @@ export function Config({ name, config, onDone }) {
   const [base, setBase] = useState(config);
   const [error, setError] = useState(/** @type {any} */ (null));
   const [saved, setSaved] = useState(false);
-  const changed = JSON.stringify(form) !== JSON.stringify(texts(base));
+  const stands = texts(base);
+  const changed = JSON.stringify(form) !== JSON.stringify(stands);
   useEffect(() => {
-    // Somebody else changed it: a form that nobody touched follows.
-    if (!changed) setForm(texts(config));
+    // Somebody else changed it: what nobody touched here follows.
+    const [before, now] = [texts(base), texts(config)];
+    setForm((old) => Object.fromEntries(Object.keys(old).map((field) => [field, old[field] === before[field] ? now[field] : old[field]])));
     setBase(config);
   }, [stored]);
   const system = name.startsWith("$");
@@ -85,7 +87,12 @@ export function Config({ name, config, onDone }) {
   };
   const judged = /** @type {Record<string, {value: any, wrong: string, hint: string}>} */ ({});
   for (const [, items] of GROUPS) {
-    for (const item of items) judged[item.name] = item.kind === "flag" ? { value: form[item.name], wrong: "", hint: "" } : judge(item, form[item.name]);
+    for (const item of items) {
+      const same = form[item.name] === stands[item.name];
+      const one = item.kind === "flag" ? { value: form[item.name], wrong: "", hint: "" } : judge(item, form[item.name]);
+      // What stands is right as it stands, whatever this form thinks of it.
+      judged[item.name] = same ? { value: base[item.name], wrong: "", hint: one.wrong ? "" : one.hint } : one;
+    }
   }
   const wrong = Object.values(judged).some((one) => one.wrong);
   const submit = async (/** @type {Event} */ event) => {

@@ -3,6 +3,7 @@
 import { entry, post, topicPath } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/dom.js";
 import { bytes, count, date, duration } from "../lib/format.js";
+import { preview } from "../lib/json.js";
 import { live } from "../lib/live.js";
 import { address } from "../lib/route.js";
 import { Empty, Failed, curl } from "../ui/parts.js";
@@ -17,7 +18,7 @@ const AGAIN_MS = 5000;
 
 /** Text of whatever a job wrote.
  * @param {unknown} value */
-const text = (value) => (value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
+const text = (value) => (value === null || value === undefined ? "" : typeof value === "string" ? value : preview(value));
 /** @param {unknown} value */
 const number = (value) => (typeof value === "number" ? value : null);
 

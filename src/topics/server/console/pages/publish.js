@@ -1,7 +1,7 @@
 // @ts-check
 /** Writing one record, and deleting by tag. */
 import { post, topicPath } from "../lib/api.js";
-import { html, useState } from "../lib/dom.js";
+import { html, useRef, useState } from "../lib/dom.js";
 import { count } from "../lib/format.js";
 import { encode, parse } from "../lib/json.js";
 import { address } from "../lib/route.js";
@@ -17,6 +17,10 @@ function read(text, needed) {
   }
 }
 
+function unique() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, "0")).join("");
+}
+
 /** @param {{name: string}} props */
 export function Publish({ name }) {
   const [data, setData] = useState('{"hello": "world"}');
@@ -29,16 +33,24 @@ export function Publish({ name }) {
   const extra = read(meta, false);
   const bad = Boolean(payload.wrong || extra.wrong);
   const body = { records: [{ data: payload.value, tag: tag || undefined, node: node || undefined, meta: extra.value }] };
+  const [busy, setBusy] = useState(false);
+  const attempt = useRef({ text: "", key: "" });
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
-    if (bad) return;
+    if (bad || busy) return;
+    setBusy(true);
     setError(null);
     setTold(null);
+    // The same record again, after no answer came, is the same write [IDM-1].
+    const text = encode(body);
+    if (attempt.current.text !== text) attempt.current = { text, key: `console:${unique()}` };
     try {
-      setTold(await post(topicPath(name), body));
+      setTold(await post(topicPath(name), { ...body, idempotency_key: attempt.current.key }));
+      attempt.current = { text: "", key: "" };
     } catch (failed) {
       setError(failed);
     }
+    setBusy(false);
   };
   return html`<section class="panel">
     <h2>Publish a record</h2>
@@ -51,14 +63,14 @@ export function Publish({ name }) {
       </div>
       <${Failed} error=${error} />
       ${told && html`<${Done} text=${`Written as seq ${told.first_seq} in ${told.performance.server_total_ms.toFixed(1)} ms.`} />`}
-      <div class="row"><${Button} kind="main" type="submit" needs=${["write"]} disabled=${bad} why="The JSON is not valid.">Publish<//>
+      <div class="row"><${Button} kind="main" type="submit" needs=${["write"]} disabled=${bad} why="The JSON is not valid." busy=${busy}>Publish<//>
         ${told && html`<a href=${address("topics", name, { from: told.first_seq })}>See it</a>`}</div>
     </form>
     ${!bad && html`<div class="stack"><h3>The same from a shell</h3><${Copyable} text=${curl("POST", `/v0/topics/${name}`, encode(body))} /></div>`}
   </section>`;
 }
 
-/** Delete by tag: nothing goes before its number was shown.
+/** Delete by tag: nothing goes before its number was shown, and nothing that was written since.
  * @param {{name: string, live: number, onDone: () => void}} props */
 export function DeleteRecords({ name, live, onDone }) {
   const [match, setMatch] = useState("");
@@ -76,8 +88,10 @@ export function DeleteRecords({ name, live, onDone }) {
   };
   const run = async (/** @type {boolean} */ dry) => {
     setError(null);
+    setTold("");
     try {
-      const answer = await post(topicPath(name, "/delete"), { ...asked, dry_run: dry });
+      const bound = preview && !dry ? { before_seq: Math.min(asked.before_seq ?? Infinity, preview.head_seq + 1) } : {};
+      const answer = await post(topicPath(name, "/delete"), { ...asked, ...bound, dry_run: dry });
       if (dry) {
         setPreview(answer);
         return;
@@ -101,10 +115,10 @@ export function DeleteRecords({ name, live, onDone }) {
       </div>
       <${Failed} error=${error} />
       ${told && html`<${Done} text=${told} />`}
-      ${preview && html`<div class="notice warn" role="status"><span class="grow">${count(preview.deleted)} of ${count(Math.max(live, preview.deleted))} live records would go.</span></div>`}
+      ${preview && html`<div class="notice warn" role="status"><span class="grow">${count(preview.deleted)} of ${count(Math.max(live, preview.deleted))} live records would go. What is written from now on stays.</span></div>`}
       <div class="row">
         <${Button} type="submit" needs=${["delete"]} disabled=${!ready} why="Give a tag or a seq.">Preview<//>
-        <${Button} kind="danger" needs=${["delete"]} disabled=${!preview || preview.deleted === 0} why="Preview first." onClick=${() => void run(false)}>
+        <${Button} kind="danger" needs=${["delete"]} disabled=${!preview || preview.deleted === 0} why=${preview ? "Nothing would go." : "Preview first."} onClick=${() => void run(false)}>
           ${preview?.deleted ? `Delete ${count(preview.deleted)} records` : "Delete"}<//>
       </div>
     </form>

@@ -2,11 +2,11 @@
 /** Queues: how many jobs are ready, in flight, delayed or dead; who holds which; nack, extend, redrive. */
 import { all, entry, get, post, topicPath } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
-import { ago, count, duration, short } from "../lib/format.js";
+import { ago, count, duration, serverNow, short } from "../lib/format.js";
 import { preview } from "../lib/json.js";
 import { usePoll } from "../lib/poll.js";
 import { origin, redriveAll, redriveOne } from "../lib/redrive.js";
-import { address } from "../lib/route.js";
+import { address, replace } from "../lib/route.js";
 import { History } from "../lib/series.js";
 import { Chart } from "../ui/chart.js";
 import { Button, Done, Empty, Failed, curl } from "../ui/parts.js";
@@ -31,37 +31,43 @@ function note(name, queue) {
   return history;
 }
 
-/** @param {AbortSignal} signal */
-async function askAll(signal) {
-  const topics = (await all("/v0/topics", "topics", { signal })).filter((one) => one.type === "queue");
+/** @param {string} text @param {AbortSignal} signal */
+async function askAll(text, signal) {
+  const topics = (await all("/v0/topics", "topics", { signal })).filter((one) => one.type === "queue" && one.topic.toLowerCase().includes(text.toLowerCase()));
   const states = await Promise.all(topics.slice(0, ASKED).map((one) => get(topicPath(one.topic, "?touch=false"), { signal }).catch(() => null)));
   for (const one of states) if (one?.queue) note(one.topic, one.queue);
   return topics.map((one, at) => states[at] ?? one);
 }
 
-/** @param {{name: string}} props */
-export function QueuesPage({ name }) {
-  return name ? html`<${Queue} key=${name} name=${name} />` : html`<${Queues} />`;
+/** @param {{name: string, query: URLSearchParams}} props */
+export function QueuesPage({ name, query }) {
+  return name ? html`<${Queue} key=${name} name=${name} />` : html`<${Queues} query=${query} />`;
 }
 
-function Queues() {
-  const found = usePoll(askAll, 3000, []);
+/** @param {{query: URLSearchParams}} props */
+function Queues({ query }) {
+  const text = query.get("q") ?? "";
+  const found = usePoll((signal) => askAll(text, signal), 3000, [text]);
   const body = '{"type":"queue","max_deliveries":5,"dead_letter":"jobs.dead"}';
   return html`
-    <div class="head"><h1>Queues</h1><span class="muted tab">${found.value ? count(found.value.length) : ""}</span></div>
+    <div class="head"><h1>Queues</h1><span class="muted tab">${found.value ? count(found.value.length) : ""}</span><span class="grow"></span>
+      <div class="filters"><input type="search" aria-label="search queues" placeholder="Search" value=${text} onInput=${(/** @type {any} */ event) => replace(address("queues", "", { q: event.currentTarget.value }))} /></div></div>
     <div class="grid">
       <${Failed} error=${found.error} />
       <section class="panel flush">
-        ${found.value && found.value.length === 0
+        ${found.value && found.value.length === 0 && text
+          ? html`<${Empty} title="No queue has this in its name" />`
+          : found.value && found.value.length === 0
           ? html`<${Empty} title="There is no queue yet" text="A queue is a topic whose records are leased to workers as jobs:" command=${curl("PUT", "/v0/topics/jobs", body)} />`
           : html`<div class="scroll" tabindex="0" role="region" aria-label="queues"><table>
               <thead><tr><th>queue</th><th class="num">ready</th><th class="num">in flight</th><th class="num">delayed</th><th class="num">dead-lettered</th><th>dead letters</th></tr></thead>
-              <tbody>${(found.value ?? []).map((/** @type {any} */ one) => html`<tr key=${one.topic}>
+              <tbody>${(found.value ?? []).slice(0, ASKED).map((/** @type {any} */ one) => html`<tr key=${one.topic}>
                 <td><a href=${address("queues", one.topic)}>${one.topic}</a></td>
                 <td class="num">${count(one.queue?.ready)}</td><td class="num">${count(one.queue?.in_flight)}</td><td class="num">${count(one.queue?.delayed)}</td>
                 <td class="num">${one.queue?.dead_lettered ? html`<span class="badge bad">${count(one.queue.dead_lettered)}</span>` : count(one.queue?.dead_lettered)}</td>
                 <td>${one.config?.dead_letter ? html`<a href=${address("topics", one.config.dead_letter)}>${one.config.dead_letter}</a>` : html`<span class="muted">–</span>`}</td></tr>`)}</tbody>
             </table></div>`}
+        ${(found.value?.length ?? 0) > ASKED && html`<p class="empty">The first ${ASKED} are listed; a search finds the others.</p>`}
       </section>
     </div>`;
 }
@@ -107,7 +113,7 @@ function InFlight({ name, leases, lease_ms, again }) {
   };
   const held = leases?.leases ?? [];
   const delayed = leases?.delayed ?? [];
-  const at = Date.now();
+  const at = serverNow();
   return html`<section class="panel flush">
     <h2>In flight <span class="muted tab">${leases ? `${count(held.length)}${leases.next_cursor ? "+" : ""}` : ""}</span></h2>
     <${Failed} error=${error} onClose=${() => setError(null)} />
@@ -144,7 +150,7 @@ function DeadLetters({ dead, queue, again }) {
     setBusy(true);
     try {
       const done = await work();
-      setTold(`${count(done)} dead letter${done === 1 ? " is" : "s are"} back in the queue.`);
+      setTold(done ? `${count(done)} dead letter${done === 1 ? " is" : "s are"} back in the queue.` : "Nothing went back: no dead letter was there any more.");
     } catch (failed) {
       setError(failed);
     }
@@ -167,10 +173,7 @@ function DeadLetters({ dead, queue, again }) {
           <tbody>${(now?.letters ?? []).map((/** @type {any} */ one) => html`<tr key=${one.$seq}>
             <td class="num"><a href=${address("topics", dead, { from: one.$seq })}>${one.$seq}</a></td><td>${origin(one) || html`<span class="muted">${queue}?</span>`}</td><td class="num">${String(one.meta?.$dead_letter_deliveries ?? "–")}</td>
             <td>${ago(one.$ts)}</td><td class="mono free">${preview(one.data, 80)}</td>
-            <td><div class="row end">${now?.type === "log" && origin(one) && html`<${Button} kind="small" needs=${needs} busy=${busy} label=${`redrive ${one.$seq}`} onClick=${() => void run(async () => {
-              await redriveOne(dead, one);
-              return 1;
-            })}>Redrive<//>`}</div></td></tr>`)}</tbody>
+            <td><div class="row end">${now?.type === "log" && origin(one) && html`<${Button} kind="small" needs=${needs} busy=${busy} label=${`redrive ${one.$seq}`} onClick=${() => void run(() => redriveOne(dead, one.$seq))}>Redrive<//>`}</div></td></tr>`)}</tbody>
         </table></div>`}
   </section>`;
 }

@@ -33,30 +33,34 @@ export function RoutersPage({ query }) {
   useEffect(() => {
     if (query.get("new")) setDialog({ kind: "add" });
   }, [query]);
-  const rows = found.value ?? [];
+  const text = query.get("q") ?? "";
+  const rows = (found.value ?? []).filter((one) => `${one.router} ${one.source} ${one.dest}`.toLowerCase().includes(text.toLowerCase()));
   const closed = () => {
     setDialog(null);
-    if (query.get("new")) replace(address("routers"));
+    if (query.get("new")) replace(address("routers", "", { q: text }));
   };
   const body = '{"source":"orders","dest":"orders.eu","filter":"eu:*"}';
   return html`
     <div class="head"><h1>Routers</h1><span class="muted tab">${found.value ? count(rows.length) : ""}</span><span class="grow"></span>
-      <${Button} kind="main" needs=${["admin"]} onClick=${() => setDialog({ kind: "add" })}>New router<//></div>
+      <div class="filters"><input type="search" aria-label="search routers" placeholder="Search" value=${text} onInput=${(/** @type {any} */ event) => replace(address("routers", "", { q: event.currentTarget.value }))} />
+      <${Button} kind="main" needs=${["admin"]} onClick=${() => setDialog({ kind: "add" })}>New router<//></div></div>
     <div class="grid">
       <${Failed} error=${found.error} />
-      ${found.value && rows.length === 0
+      ${found.value && found.value.length > 0 && rows.length === 0
+        ? html`<section class="panel flush"><${Empty} title="No router has this in a name" /></section>`
+        : found.value && rows.length === 0
         ? html`<section class="panel flush"><${Empty} title="No topic is copied into another" text="A router copies what is written from now on, all of it or by tag:" command=${curl("PUT", "/v0/routers/orders-eu", body)} /></section>`
         : html`
-          <section class="panel"><h2>Graph</h2><${Graph} edges=${rows.slice(0, DRAWN)} />${rows.length > DRAWN && html`<p class="muted">The first ${DRAWN} are drawn.</p>`}</section>
+          <section class="panel"><h2>Graph</h2><${Graph} edges=${rows.slice(0, DRAWN)} />${rows.length > DRAWN && html`<p class="muted">The first ${DRAWN} are drawn and listed; a search finds the others.</p>`}</section>
           <section class="panel flush"><div class="scroll" tabindex="0" role="region" aria-label="routers"><table>
             <thead><tr><th>router</th><th>from</th><th>to</th><th>guarantee</th><th class="num">copied</th><th class="num">per s</th><th class="num">lag</th><th><span class="hidden">actions</span></th></tr></thead>
-            <tbody>${rows.map((one) => html`<tr key=${one.router}><td>${one.router}</td><td><a href=${address("topics", one.source)}>${one.source}</a></td><td><a href=${address("topics", one.dest)}>${one.dest}</a></td>
+            <tbody>${rows.slice(0, DRAWN).map((one) => html`<tr key=${one.router}><td>${one.router}</td><td><a href=${address("topics", one.source)}>${one.source}</a></td><td><a href=${address("topics", one.dest)}>${one.dest}</a></td>
               <td>${one.guarantee.replaceAll("_", " ")}</td><td class="num">${count(one.forwarded_total)}</td><td class="num">${rate(one.rate)}</td>
               <td class="num">${one.lag ? html`<span class="badge warn">${count(one.lag)}</span>` : "0"}</td>
               <td><div class="row end"><${Button} kind="small danger" needs=${["delete"]} label=${`remove ${one.router}`} onClick=${() => setDialog({ kind: "remove", one })}>Remove<//></div></td></tr>`)}</tbody>
           </table></div></section>`}
     </div>
-    ${dialog?.kind === "add" && html`<${Add} onClose=${closed} onDone=${() => {
+    ${dialog?.kind === "add" && html`<${Add} taken=${(found.value ?? []).map((one) => one.router)} onClose=${closed} onDone=${() => {
       closed();
       found.again();
     }} />`}
@@ -99,8 +103,8 @@ function Arrow({ one, from, to }) {
 const TOPIC = /^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$/;
 const ROUTER = /^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$/;
 
-/** @param {{onClose: () => void, onDone: () => void}} props */
-function Add({ onClose, onDone }) {
+/** @param {{taken: string[], onClose: () => void, onDone: () => void}} props */
+function Add({ taken, onClose, onDone }) {
   const [source, setSource] = useState("");
   const [dest, setDest] = useState("");
   const [name, setName] = useState("");
@@ -116,6 +120,11 @@ function Add({ onClose, onDone }) {
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     if (!ready) return;
+    if (taken.includes(named)) {
+      setError({ code: "exists", message: "There is a router of this name." });
+      return;
+    }
+    setError(null);
     try {
       await put(routerPath(named), { source, dest, filter: filter || null, guarantee, preserve_node: keepNode, preserve_tag: keepTag, allow_cycle: cycle });
       onDone();

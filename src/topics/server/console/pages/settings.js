@@ -1,22 +1,25 @@
 // @ts-check
 /** Settings in force, where each came from, what keys may do, and what runs. */
 import { get } from "../lib/api.js";
-import { html, useState } from "../lib/dom.js";
+import { html } from "../lib/dom.js";
 import { usePoll } from "../lib/poll.js";
+import { address, replace } from "../lib/route.js";
 import { Check, Failed, useReason } from "../ui/parts.js";
 
-export function SettingsPage() {
+/** @param {{query: URLSearchParams}} props */
+export function SettingsPage({ query }) {
   const reason = useReason(["admin"]);
   const told = usePoll((signal) => (reason ? Promise.resolve(null) : get("/v0/settings", { signal })), 30_000, [reason]);
-  const [text, setText] = useState("");
-  const [changed, setChanged] = useState(false);
+  const text = query.get("q") ?? "";
+  const changed = query.get("changed") === "1";
+  const show = (/** @type {Record<string, string | null>} */ more) => replace(address("settings", "", { q: text, changed: changed ? "1" : null, ...more }));
   const now = told.value;
   const rows = (now?.settings ?? []).filter((/** @type {any} */ one) => one.name.toLowerCase().includes(text.toLowerCase()) && (!changed || one.source !== "default"));
   return html`
     <div class="head">
       <h1>Settings</h1><span class="grow"></span>
-      <div class="filters"><input type="search" aria-label="search settings" placeholder="Search" value=${text} onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)} />
-      <${Check} label="changed only" value=${changed} onInput=${setChanged} /></div>
+      <div class="filters"><input type="search" aria-label="search settings" placeholder="Search" value=${text} onInput=${(/** @type {any} */ event) => show({ q: event.currentTarget.value })} />
+      <${Check} label="changed only" value=${changed} onInput=${(/** @type {boolean} */ on) => show({ changed: on ? "1" : null })} /></div>
     </div>
     <div class="grid">
       ${reason && html`<div class="notice warn" role="status">${reason} Settings are shown to administrators only.</div>`}

@@ -1,17 +1,21 @@
 // @ts-check
 /** The live tail of a topic: pause, filter, jump, gaps in line, one record in full. */
 import { post, topicPath } from "../lib/api.js";
-import { classes, html, useEffect, useRedraw, useRef, useState } from "../lib/dom.js";
+import { classes, html, useEffect, useMemo, useRedraw, useRef, useState } from "../lib/dom.js";
 import { clock, count, date } from "../lib/format.js";
-import { pretty } from "../lib/json.js";
+import { readable } from "../lib/json.js";
 import { connection } from "../lib/live.js";
+import { insist } from "../lib/poll.js";
 import { address, replace } from "../lib/route.js";
 import { useStore } from "../lib/store.js";
 import { Tail } from "../lib/tail.js";
 import { VirtualList } from "../ui/list.js";
-import { Button, Copyable, Dialog, Empty, Failed, Field, curl } from "../ui/parts.js";
+import { Button, Copy, Dialog, Empty, Failed, Field, curl } from "../ui/parts.js";
 
 const ROW = 28;
+/** Characters of one record in the page, and those up to which it is laid out in lines. */
+const SHOWN_MOST = 100_000;
+const TEXT_MOST = 4_000_000;
 
 /** @param {string | null} text */
 const whole = (text) => (text !== null && /^[0-9]{1,15}$/.test(text) ? Number(text) : null);
@@ -41,7 +45,7 @@ export function TailView({ name, query }) {
         });
       }
     };
-    const one = new Tail(name, changed);
+    const one = new Tail(name, changed, () => setStick(false));
     tail.current = one;
     one.filter(tag, node);
     setSelected(null);
@@ -99,7 +103,6 @@ export const REASONS = /** @type {Record<string, string>} */ ({
   corrupt: "damaged",
   crash: "lost in a crash",
   from_seq_too_old: "no longer kept",
-  recreated: "of the topic before, which was deleted and made anew",
 });
 
 const SAID = /** @type {Record<string, [string, string]>} */ ({
@@ -113,10 +116,16 @@ const SAID = /** @type {Record<string, [string, string]>} */ ({
 /** @param {{tail: Tail, state: string}} props */
 function Status({ tail, state }) {
   const known = SAID[tail.mode];
-  const [kind, text] = known ?? (state === "live" ? ["good", "live"] : ["warn", state === "lost" ? "reconnecting" : "connecting"]);
+  const [kind, text] = tail.error && (tail.mode === "seeking" || tail.mode === "paging") ? ["bad", "waiting for the server"] : known ?? (state === "live" ? ["good", "live"] : ["warn", state === "lost" ? "reconnecting" : "connecting"]);
   const behind = tail.mode === "paging" || tail.mode === "paused" ? Math.max(tail.head - tail.cursor, 0) : 0;
   return html`<span class="state" data-testid="tail-state"><span class=${`dot ${kind}`}></span>${text}
     <span class="tab long">${count(tail.shown.length)} shown${tail.shown.dropped ? `, ${count(tail.shown.dropped)} scrolled out` : ""}${behind ? `, ${count(behind)} behind` : ""}</span></span>`;
+}
+
+/** @param {import("../lib/rows.js").GapRow} one */
+function gapText(one) {
+  if (one.reason === "recreated") return "The topic was deleted and made anew; this is the new one:";
+  return `gap: ${count(one.from)} – ${count(one.to)} ${REASONS[one.reason] ?? one.reason}`;
 }
 
 /** @param {{tail: Tail, stick: boolean, onStick: (is: boolean) => void, selected: any, onSelect: (row: any) => void}} props */
@@ -149,7 +158,7 @@ function List({ tail, stick, onStick, selected, onSelect }) {
     const one = rows.at(at);
     if (!one) return null;
     if (one.kind === "gap") {
-      return html`<div key=${one.id} class="rec gap" role="option" aria-disabled="true" aria-selected="false">gap: ${count(one.from)} – ${count(one.to)} ${REASONS[one.reason] ?? one.reason}</div>`;
+      return html`<div key=${one.id} class="rec gap" role="option" aria-disabled="true" aria-selected="false">${gapText(one)}</div>`;
     }
     return html`<div key=${one.id} id=${`rec-${one.id}`} class="rec" role="option" aria-selected=${String(selected?.id === one.id)} onClick=${() => {
       onSelect(one);
@@ -179,16 +188,20 @@ function Detail({ name, row, onClose }) {
   const [error, setError] = useState(/** @type {any} */ (null));
   useEffect(() => {
     const calling = new AbortController();
-    post(topicPath(name, "/diff"), { from_seq: row.seq - 1, limit: 1, include_tags: true, max_batch_bytes: 8 << 20 }, { signal: calling.signal }).then(
+    const { signal } = calling;
+    const ask = () => post(topicPath(name, "/diff"), { from_seq: row.seq - 1, limit: 1, include_tags: true, max_batch_bytes: 8 << 20 }, { signal });
+    insist(ask, setError, () => !signal.aborted).then(
       (page) => {
+        if (!page) return;
         const found = page.records[0];
         if (found?.$seq === row.seq) setRecord(found);
         else setError({ code: "gone", message: "This record is no longer there; this is its beginning:" });
       },
-      (failed) => !calling.signal.aborted && setError(failed),
+      setError,
     );
     return () => calling.abort();
   }, [name, row.seq]);
+  const data = useMemo(() => (record ? readable(record.data, TEXT_MOST) : ""), [record]);
   return html`<aside class="detail" aria-label=${`record ${row.seq}`}>
     <div class="spread"><h2>Record <span class="tab">${row.seq}</span></h2><${Button} kind="quiet small" label="close the record" onClick=${onClose}>✕<//></div>
     <dl class="facts">
@@ -197,9 +210,10 @@ function Detail({ name, row, onClose }) {
       ${row.node && html`<div><dt>Node</dt><dd>${row.node}</dd></div>`}
     </dl>
     <${Failed} error=${error} />
-    <pre class="json" tabindex="0" aria-label="data">${record ? pretty(record.data) : error ? row.text : "…"}</pre>
-    ${record?.meta && html`<h3>Meta</h3><pre class="json" tabindex="0" aria-label="meta">${pretty(record.meta)}</pre>`}
-    ${record && html`<${Copyable} text=${pretty(record.data)} label="copy the data" />`}
+    <pre class="json" tabindex="0" aria-label="data">${record ? data.slice(0, SHOWN_MOST) : error ? row.text : "…"}</pre>
+    ${data.length > SHOWN_MOST && html`<p class="muted">${count(data.length - SHOWN_MOST)} more characters are not shown; they are copied.</p>`}
+    ${record?.meta && html`<h3>Meta</h3><pre class="json" tabindex="0" aria-label="meta">${readable(record.meta, SHOWN_MOST).slice(0, SHOWN_MOST)}</pre>`}
+    ${record && html`<div class="row"><${Copy} text=${data} label="copy the data" /></div>`}
   </aside>`;
 }
 

@@ -2,7 +2,7 @@
 /** One topic: its seqs on a ruler, its segments, its tail, and what can be done with it. */
 import { get, topicPath } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
-import { ago, bytes, count, date, duration } from "../lib/format.js";
+import { ago, bytes, count, date, duration, serverNow } from "../lib/format.js";
 import { damage, newest } from "../lib/losses.js";
 import { usePoll } from "../lib/poll.js";
 import { address, go } from "../lib/route.js";
@@ -92,7 +92,7 @@ function Facts({ now, plan }) {
     ["Head", count(now?.head_seq)],
     ["Live records", count(now?.count)],
     ["Bytes", bytes(now?.bytes)],
-    ["Oldest", now?.earliest_ts ? duration(Date.now() - now.earliest_ts) : "–"],
+    ["Oldest", now?.earliest_ts ? duration(serverNow() - now.earliest_ts) : "–"],
     ["Last write", now ? ago(now.last_write_ts) : "–"],
     ["Last read", now ? ago(now.last_read_ts) : "–"],
     ["Durable up to", plan ? count(plan.durable_seq) : "–"],

@@ -1,8 +1,8 @@
 // @ts-check
 /** Topics: all of them, to be searched and sorted; create and delete. */
-import { del, put, topicPath } from "../lib/api.js";
+import { del, entry, put, topicPath } from "../lib/api.js";
 import { html, useEffect, useMemo, useState } from "../lib/dom.js";
-import { ago, bytes, count, duration, rate, short } from "../lib/format.js";
+import { ago, bytes, count, duration, rate, serverNow, short } from "../lib/format.js";
 import { usePoll } from "../lib/poll.js";
 import { address, go, replace } from "../lib/route.js";
 import { Topics, known } from "../lib/topics.js";
@@ -33,7 +33,7 @@ const heads = (all) => all.map((one) => `${one.topic} ${one.head_seq} ${one.coun
 
 /** @param {{query: URLSearchParams}} props */
 export function TopicsPage({ query }) {
-  const [system, setSystem] = useState(false);
+  const system = query.get("system") === "1";
   const reason = useReason(["delete"]);
   const found = usePoll((signal) => remembered.ask(signal, system), 3000, [system], heads);
   const [dialog, setDialog] = useState(/** @type {any} */ (null));
@@ -46,7 +46,7 @@ export function TopicsPage({ query }) {
   if (found.value) known.names = found.value.map((one) => one.topic);
   const rows = useMemo(() => arranged(found.value ?? [], text, sort, down), [found.value, text, sort, down]);
   const show = (/** @type {Record<string, string | null>} */ changed) =>
-    replace(address("topics", "", { q: text, sort: sort === "topic" ? null : sort, down: down ? "1" : null, ...changed }));
+    replace(address("topics", "", { q: text, sort: sort === "topic" ? null : sort, down: down ? "1" : null, system: system ? "1" : null, ...changed }));
   const closed = () => {
     setDialog(null);
     if (query.get("new")) show({});
@@ -58,7 +58,7 @@ export function TopicsPage({ query }) {
       <span class="grow"></span>
       <div class="filters">
         <input type="search" aria-label="search topics" placeholder="Search" value=${text} onInput=${(/** @type {any} */ event) => show({ q: event.currentTarget.value })} />
-        <${Check} label="system" hint="Also the server's own topics" value=${system} onInput=${setSystem} />
+        <${Check} label="system" hint="Also the server's own topics" value=${system} onInput=${(/** @type {boolean} */ on) => show({ system: on ? "1" : null })} />
         <${Button} kind="main" needs=${["admin"]} onClick=${() => setDialog({ kind: "create" })}>New topic<//>
       </div>
     </div>
@@ -115,7 +115,7 @@ function Line({ one, at, reason, onDelete }) {
     <span class="wide trend" role="cell"><${Spark} values=${one.spark} /></span>
     <span role="cell"><${ClassBadge} name=${one.durability} /></span>
     <span class="num wide" role="cell">${one.effective_priority}</span>
-    <span class="num wide" role="cell" title=${ago(one.last_write_ts)}>${one.earliest_ts === null ? "–" : duration(Date.now() - one.earliest_ts)}</span>
+    <span class="num wide" role="cell" title=${ago(one.last_write_ts)}>${one.earliest_ts === null ? "–" : duration(serverNow() - one.earliest_ts)}</span>
     <span class="wide" role="cell">${one.topic.startsWith("$") ? null : html`<button type="button" class="button quiet small" aria-label=${`delete ${one.topic}`} aria-disabled=${reason ? "true" : undefined} title=${reason || undefined} onClick=${() => !reason && onDelete(one)}>✕</button>`}</span>
   </div>`;
 }
@@ -135,6 +135,13 @@ const CLASSES = /** @type {[string, string][]} */ ([
 ]);
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$/;
 
+/** Whether there is a topic, as far as the key may see.
+ * @param {string} name */
+const exists = (name) => entry(name).catch((error) => {
+  if (error.status === 403) return null;
+  throw error;
+});
+
 /** @param {{onClose: () => void}} props */
 function Create({ onClose }) {
   const [name, setName] = useState("");
@@ -145,10 +152,14 @@ function Create({ onClose }) {
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     if (!name || wrong) return;
+    setError(null);
     try {
-      const told = await put(topicPath(name), { type, durability });
-      if (!told.created) setError({ code: "exists", message: "A topic of this name was there; its configuration is now this one." });
-      else go(address("topics", name));
+      // A PUT would replace the configuration of one that is there [CFG-1].
+      if (await exists(name)) setError({ code: "exists", message: "There is a topic of this name." });
+      else {
+        await put(topicPath(name), { type, durability });
+        go(address("topics", name));
+      }
     } catch (failed) {
       setError(failed);
     }

@@ -13,6 +13,10 @@ export function KeyPrompt({ wrong }) {
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     if (!text || busy) return;
+    if (!/^[\x21-\x7e]+$/.test(text.trim())) {
+      setError({ code: "unauthorized", message: "No key has such characters in it." });
+      return;
+    }
     setBusy(true);
     setError(null);
     keepKey(text.trim());

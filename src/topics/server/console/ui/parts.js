@@ -1,6 +1,6 @@
 // @ts-check
 /** The small parts that every page is made of. */
-import { key, scopes } from "../lib/api.js";
+import { ROOT, key, scopes } from "../lib/api.js";
 import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../lib/dom.js";
 import { useStore } from "../lib/store.js";
 
@@ -171,9 +171,9 @@ export function Typed({ title, name, action, children, onClose, onDone }) {
   <//>`;
 }
 
-/** Text to take along.
- * @param {{text: string, label?: string}} props */
-export function Copyable({ text, label = "copy the command" }) {
+/** A button that takes a text along.
+ * @param {{text: string, label: string}} props */
+export function Copy({ text, label }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
     try {
@@ -189,9 +189,13 @@ export function Copyable({ text, label = "copy the command" }) {
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  return html`<div class="curl"><pre tabindex="0" aria-label="command">${text}</pre>
-    <${Button} kind="small" label=${label} onClick=${copy}>${copied ? "Copied" : "Copy"}<//>
-  </div>`;
+  return html`<${Button} kind="small" label=${label} onClick=${copy}>${copied ? "Copied" : "Copy"}<//>`;
+}
+
+/** A command to take along.
+ * @param {{text: string}} props */
+export function Copyable({ text }) {
+  return html`<div class="curl"><pre tabindex="0" aria-label="command">${text}</pre><${Copy} text=${text} label="copy the command" /></div>`;
 }
 
 /** A request as a command line.
@@ -200,7 +204,7 @@ export function curl(method, path, body) {
   const verb = method === "GET" || (method === "POST" && body) ? "" : ` -X ${method}`;
   const auth = key() ? ` \\\n  -H "Authorization: Bearer $TOPICS_API_KEY"` : "";
   const data = body ? ` \\\n  -H 'Content-Type: application/json' \\\n  -d '${body.replaceAll("'", "'\\''")}'` : "";
-  return `curl -s${verb} '${location.origin}${path}'${auth}${data}`;
+  return `curl -s${verb} '${location.origin}${ROOT}${path.slice(1).replaceAll("'", "%27")}'${auth}${data}`;
 }
 
 /** Nothing to see, and what to do about it.

@@ -50,9 +50,6 @@ the start and names its variable; an unknown `TOPICS_*` variable is warned about
 
 Each setting of the server but the keys is also an option of `topics serve`, named after the variable: `TOPICS_PORT` is
 `--port`. The option wins. `GET /v0/settings` tells what is in force and where it came from.
-
-Settings of parts that are not in this version (cold tier, queues, watches, transactions) are read and checked
-already; asking for the cold tier stops the start.
 """
 
 ERRORS_INTRO = """\
@@ -337,6 +334,12 @@ def _type(schema: dict[str, Any]) -> str:
     return str(schema.get("type", "any")) + default
 
 
+def formats_page() -> str:
+    """The layouts as the code's own page has them; its examples are tested beside the codecs."""
+    text = (ROOT / "src/topics/codec/FORMAT.md").read_text(encoding="utf-8")
+    return NOTE + re.sub(r"^```hex(?:dump)? (.+)$", r'```text title="\1"', text, flags=re.MULTILINE)
+
+
 def public_api() -> str:
     """Every public name with its signature, one per line; classes with their public members."""
     lines: list[str] = []
@@ -409,6 +412,7 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/reference/findings.md": findings_page,
     "docs/reference/http.md": http_page,
     "docs/reference/metrics.md": metrics_page,
+    "docs/reference/formats.md": formats_page,
     "tests/tidy/public_api.txt": public_api,
 }
 

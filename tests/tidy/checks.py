@@ -150,50 +150,42 @@ def _matches(pattern: re.Pattern[str], text: str, where: str, what: str) -> list
 
 
 class Block(NamedTuple):
-    """A fenced block of a page: its language, the line it starts on, its text, and why it is not run."""
+    """A fenced block of a page: its language, what else its fence says, the line it starts on, its text, and the mark
+    before it with its reason."""
 
     language: str
+    info: str
     line: int
     text: str
-    not_run: str
+    mark: str
+    reason: str
 
 
-_FENCE = re.compile(r"^( *)(```+|~~~+) *([\w+-]*)[^\n]*$")
-_NOT_RUN = re.compile(r"<!-- not run: (.+?) -->")
+_FENCE = re.compile(r"^( *)(```+|~~~+) *([\w+-]*)([^\n]*)$")
+MARKED = re.compile(r"<!-- (not run|stays until): (\S.*?) -->")
 
 
 def blocks(page: str) -> Iterator[Block]:
     """The fenced blocks of a page, in order."""
     lines = page.splitlines()
-    reason = ""
+    mark = reason = ""
     number = 0
     while number < len(lines):
         fence = _FENCE.match(lines[number])
         if fence is None:
-            mark = _NOT_RUN.search(lines[number])
-            reason = mark[1] if mark else reason if not lines[number].strip() else ""
+            if found := MARKED.search(lines[number]):
+                mark, reason = found[1], found[2]
+            elif lines[number].strip():
+                mark = reason = ""
             number += 1
             continue
         end = number + 1
         while end < len(lines) and lines[end].strip() != fence[2]:
             end += 1
         body = "\n".join(line.removeprefix(fence[1]) for line in lines[number + 1 : end])
-        yield Block(fence[3], number + 2, body + "\n", reason)
-        reason = ""
+        yield Block(fence[3], fence[4].strip(), number + 2, body + "\n", mark, reason)
+        mark = reason = ""
         number = end + 1
-
-
-def run_blocks(page: str, where: str) -> int:
-    """Run a page's Python blocks in one namespace; returns how many ran."""
-    namespace: dict[str, object] = {"__name__": "__page__"}
-    count = 0
-    for block in blocks(page):
-        if block.language in ("python", "py") and not block.not_run:
-            # Leading newlines make tracebacks point at the page's own lines.
-            code = compile("\n" * (block.line - 1) + block.text, where, "exec", dont_inherit=True)
-            exec(code, namespace)
-            count += 1
-    return count
 
 
 _LINK = re.compile(r"(?<!\\)\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")

@@ -79,6 +79,14 @@ CASES: list[tuple[str, int, str, bytes | None]] = [
     ("write log-1 --rate 0", FAILED, "invalid_request", b"1\n"),
     ("write log-1 --rate fast", USAGE, "usage", b"1\n"),
     ("write log-1 --data {", FAILED, "bad_line", None),
+    ("write log-1 --data NaN", FAILED, "bad_line", None),
+    ('write log-1 --data "\\\\ud800"', FAILED, "bad_line", None),
+    ("write log-1 --tag \\udcff", FAILED, "invalid_request", b"1\n"),
+    ("show \\udcff", FAILED, "topic_not_found", None),
+    ("create \\udcff", FAILED, "invalid_request", None),
+    ("read log-1 --node \\udcff", FAILED, "invalid_request", None),
+    ("delete log-1 --tag \\udcff --yes", FAILED, "invalid_request", None),
+    ("router add \\udcff log-1 other", FAILED, "invalid_request", None),
     ("write log-1 file --data 1", FAILED, "invalid_request", None),
     ("write log-1 --api-key-file -", FAILED, "invalid_request", b"1\n"),
     ("write $deletes", FAILED, "forbidden", b"1\n"),
@@ -145,7 +153,7 @@ def test_bad_input_is_one_line_and_never_a_traceback(
 ) -> None:
     """[U-10]"""
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    words = [word.encode().decode("unicode_escape") if "\\x" in word else word for word in line.split()]
+    words = [word.encode().decode("unicode_escape") if "\\" in word else word for word in line.split()]
     at = words.index("--") if "--" in words else len(words)
     ran = run(*words, stdin=stdin)
     assert (ran.status, "Traceback" in ran.out + ran.err) == (status, False), ran

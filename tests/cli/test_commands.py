@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -167,6 +168,15 @@ def test_write_does_not_hold_back_what_a_pipe_has(server: Running, client: Clien
         assert process.wait(30) == 0
 
 
+def test_a_write_that_fails_in_the_middle_says_how_far_it_came(run: Run, client: Client, name: str) -> None:
+    """[U-12]"""
+    client.create(name, cap_records=5, discard="reject")
+    ran = run("write", name, "--batch", "3", stdin=b"1\n" * 9)
+    assert (ran.status, client.state(name).count) == (1, 3)
+    assert ran.err.startswith("topics: topic_full: ")
+    assert f"; 3 records are in {name}, up to seq 3 (" in ran.err
+
+
 # -- read and tail ---------------------------------------------------------------------------------------------------
 
 
@@ -182,6 +192,21 @@ def test_read_prints_records_in_their_own_spelling(run: Run, client: Client, nam
     assert len(run("read", name, "--since", "1h", "--json").lines) == 2
     assert len(run("read", name, "--format", "table").out.splitlines()) == 2
     assert second.endswith('"data":2}')
+
+
+def test_output_whose_encoding_lacks_characters_is_spelled(
+    run: Run, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[U-10] JSON stays JSON."""
+    client.append(name, {"ü": "😀"}, tag="é", node="ñ")
+    told = run("read", name, "--json", "--tags").told
+    for form in ("jsonl", "table"):
+        with io.TextIOWrapper(io.BytesIO(), "ascii") as out, monkeypatch.context() as patched:
+            patched.setattr("sys.stdout", out)
+            assert main(["read", name, "--tags", "--format", form]) == 0
+            printed = out.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+        assert "\\u00fc" in printed
+        assert form == "table" or json.loads(printed) == told
 
 
 def test_a_gap_is_a_line_and_a_status_if_asked_for(run: Run, client: Client, name: str) -> None:
@@ -209,6 +234,18 @@ def test_tail_prints_the_last_records_of_several_topics(run: Run, client: Client
     assert [one["data"] for one in run("tail", f"{name}.a", "--json").lines] == list(range(10, 20))
     both = run("tail", f"{name}.a", f"{name}.b", "-n", "2", "--json").lines
     assert [(one["topic"][-1], one["data"]) for one in both] == [("a", 18), ("a", 19), ("b", 18), ("b", 19)]
+
+
+def test_tail_shows_the_last_records_that_there_are(run: Run, client: Client, name: str) -> None:
+    """However many behind them are deleted, or left out."""
+    client.append_many(name, [topics.new(n, node="a" if n % 2 else "b") for n in range(100)])
+    client.delete(name, seqs=[*range(3, 50), *range(60, 101)])
+    kept = [0, 1, *range(49, 59)]
+    assert [one["data"] for one in run("tail", name, "--json").lines] == kept[-10:]
+    assert [one["data"] for one in run("tail", name, "-n", "11", "--json").lines] == kept[-11:]
+    assert [one["data"] for one in run("tail", name, "-n", "1M", "--json").lines] == kept
+    assert [one["data"] for one in run("tail", name, "-n", "2", "--node", "a", "--json").lines] == [56, 58]
+    assert run("tail", name, "-n", "0", "--json").lines == []
 
 
 def test_tail_without_loss_in_what_it_shows_tells_of_none(run: Run, client: Client, name: str) -> None:

@@ -55,23 +55,28 @@ class Source:
 
     def lines(self) -> Iterator[tuple[int, bytes] | Bad | Idle]:
         """Lines with their numbers, without what ends them; of one that is too long only that."""
-        rest, number, is_long = b"", 0, False
+        held: list[bytes] = []
+        size, number, is_long = 0, 0, False
         while True:
             if not select.select([self._fd], [], [], IDLE_S)[0]:
                 yield Idle()
                 select.select([self._fd], [], [])
             piece = os.read(self._fd, PIECE_BYTES)
             self.taken += len(piece)
-            *whole, rest = (rest + piece).split(b"\n")
-            for line in whole:
+            *ends, rest = piece.split(b"\n")
+            for end in ends:
+                line = b"".join((*held, end))
+                held, size = [], 0
                 number += 1
                 yield Bad(number, TOO_LONG) if is_long else (number, line.removesuffix(b"\r"))
                 is_long = False
-            if len(rest) > LINE_BYTES_MAX:
-                rest, is_long = b"", True
+            held.append(rest)
+            size += len(rest)
+            if size > LINE_BYTES_MAX:
+                held, size, is_long = [], 0, True
             if not piece:
-                if rest or is_long:
-                    yield Bad(number + 1, TOO_LONG) if is_long else (number + 1, rest)
+                if size or is_long:
+                    yield Bad(number + 1, TOO_LONG) if is_long else (number + 1, b"".join(held))
                 return
 
     def json_rows(self) -> Iterator[Found]:
@@ -80,7 +85,7 @@ class Source:
             if isinstance(one, (Bad, Idle)):
                 yield one
             elif one[1].strip():
-                yield _json(*one)
+                yield json_row(*one)
 
     def csv_rows(self) -> Iterator[Found]:
         """The first row has the names; each further one becomes an object of texts."""
@@ -129,7 +134,8 @@ class Source:
             yield Bad(begun, "a quote is not closed")
 
 
-def _json(number: int, line: bytes) -> Found:
+def json_row(number: int, line: bytes) -> Row | Bad:
+    """The record of a line."""
     try:
         return Row(number, envelope.canonical(line.strip()))
     except (ValueError, msgspec.MsgspecError) as error:

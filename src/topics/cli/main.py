@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 import topics
+from topics.cli import spelling
 from topics.cli.interrupted import Interrupted
 from topics.errors import CallerError, DiskError, SettingsError, TimingError, TopicsError
 
@@ -99,6 +100,7 @@ HINTS = {
     "backup_in_use": "wait until the other backup is done",
     "not_local": "a backup is taken on the machine that has the files",
     "unreachable": "check the URL, and that the server runs",
+    "not_found": "is the URL the server's own, without a path behind it?",
     "unauthorized": "name a key with --api-key-file or TOPICS_API_KEY",
     "forbidden": "another key may do this",
     "topic_not_found": "`topics ls` lists the topics there are",
@@ -182,6 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     options = words[: words.index("--")] if "--" in words else words
     as_json, debug = "--json" in options, "--debug" in options
+    spelling.tolerate()
     try:
         status = _dispatch(words)
         if sys.stdout is not None:  # None when the caller closed it
@@ -223,6 +226,7 @@ class _Optimized(TopicsError):
 def _report(error: Exception, as_json: bool) -> None:
     code = _code(error)
     message = " ".join(str(getattr(error, "what", error)).split()) or type(error).__name__
+    message = "; ".join((message, *getattr(error, "__notes__", ())))
     # Paths and names are anyone's bytes: what would steer a terminal is shown, not sent.
     message = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
     if as_json:

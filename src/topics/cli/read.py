@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,7 +18,7 @@ from topics.cli.verb import Verb
 from topics.client.sync import Client
 from topics.clock import SystemClock
 from topics.errors import CallerError
-from topics.model import CaughtUp, Gap, Record, TopicDeleted, TopicGap, TopicRecord, TopicState
+from topics.model import CaughtUp, Gap, Record, TopicDeleted, TopicGap, TopicRecord
 
 LAST: Final = 10
 GAP_STATUS: Final = 3
@@ -134,7 +135,7 @@ def _tail(args: argparse.Namespace) -> int:
     printer = _printer(args, named=len(names) > 1)
     with remote.connect(args) as client:
         try:
-            starts = {name: _last(client.state(name), args.count) for name in names}
+            starts = {name: _last(client, name, args) for name in names}
             if args.follow:
                 _follow(client, printer, starts, args.node)
             else:
@@ -145,9 +146,21 @@ def _tail(args: argparse.Namespace) -> int:
     return _status(args, printer)
 
 
-def _last(state: TopicState, count: int) -> int:
-    """The cursor in front of the last records; what is gone before them is nobody's question."""
-    return max(state.head_seq - count, state.earliest_seq - 1, 0)
+def _last(client: Client, name: str, args: argparse.Namespace) -> int:
+    """The cursor in front of the last records that there are; what is gone before them is nobody's question."""
+    state = client.state(name)
+    floor, count = max(state.earliest_seq - 1, 0), min(args.count, state.count)
+    if not count or (state.count == state.head_seq - floor and args.node is None):
+        return state.head_seq - count
+    span = count
+    while True:
+        start = max(state.head_seq - span, floor)
+        last = deque((one.seq for one in client.read(name, start, node=args.node) if isinstance(one, Record)), count)
+        if len(last) == count:
+            return last[0] - 1
+        if start == floor:
+            return start
+        span *= 4
 
 
 def _follow(client: Client, printer: Printer, starts: dict[str, int], node: str | None) -> None:

@@ -23,7 +23,7 @@ import tomllib
 from typing import Any, Final, NamedTuple
 
 from topics.client.sync import Client
-from topics.errors import CallerError
+from topics.errors import CallerError, Unreachable
 from topics.fs import read_regular
 
 DEFAULT_URL: Final = "http://127.0.0.1:4000"
@@ -46,6 +46,20 @@ class Profile(NamedTuple):
     api_key_file: str | None = None
 
 
+class Told(dict[str, Any]):
+    """An answer; without a member that every server's has, somebody else gave it."""
+
+    def __missing__(self, name: str) -> Any:
+        raise Unreachable(f"what answers there is no topics server: its answer has no {name!r}")
+
+
+class Server(Client):
+    """The server of a command."""
+
+    def call(self, *args: Any, **options: Any) -> dict[str, Any]:
+        return Told(super().call(*args, **options))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of a command that talks to a server."""
     parser.add_argument("--url", metavar="URL", help=f"the server; default: TOPICS_URL, a profile's, or {DEFAULT_URL}")
@@ -59,7 +73,7 @@ def connect(args: argparse.Namespace) -> Client:
     """A client of the server that the arguments, the environment or a profile name."""
     profile = _profile(args)
     url = named_url(args) or profile.url or DEFAULT_URL
-    return Client(url, _key(args, profile, is_profiles=url == profile.url))
+    return Server(url, _key(args, profile, is_profiles=url == profile.url))
 
 
 def named_url(args: argparse.Namespace) -> str | None:
@@ -69,7 +83,7 @@ def named_url(args: argparse.Namespace) -> str | None:
 
 def client(args: argparse.Namespace, url: str) -> Client:
     """A client of the server at a URL, with the key that was given."""
-    return Client(url, key_of(args))
+    return Server(url, key_of(args))
 
 
 def key_of(args: argparse.Namespace) -> str | None:

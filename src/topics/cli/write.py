@@ -8,7 +8,6 @@ counted. Runs on the main thread.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -18,11 +17,11 @@ from typing import Final, TextIO
 
 from topics.cli import output, remote, units
 from topics.cli.interrupted import Interrupted
-from topics.cli.lines import Bad, Found, Idle, Row, Source
+from topics.cli.lines import Bad, Found, Idle, Row, Source, json_row
 from topics.cli.progress import Progress
 from topics.client.sync import Client
 from topics.clock import SystemClock
-from topics.errors import CallerError
+from topics.errors import CallerError, CommitFailed, TopicsError, Unreachable
 from topics.model import NewRecord, new
 
 BATCH: Final = 500
@@ -71,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
             writer.write(rows)
         except KeyboardInterrupt:
             raise Interrupted(f"{writer.count} records are in {args.name}{writer.at()}") from None
+        except TopicsError as error:
+            writer.note(error)
+            raise
     return writer.tell()
 
 
@@ -95,11 +97,8 @@ def _input(args: argparse.Namespace, stack: ExitStack) -> tuple[Iterable[Found],
 
 
 def _given(number: int, text: str) -> Found:
-    try:
-        json.loads(text)
-    except ValueError as error:
-        return Bad(number, f"--data is not JSON: {error}")
-    return Row(number, text.encode("utf-8", "surrogatepass"))
+    found = json_row(number, text.encode("utf-8", "surrogateescape"))
+    return Bad(number, f"--data: {found.why}") if isinstance(found, Bad) else found
 
 
 class Bar(Progress):
@@ -172,6 +171,14 @@ class Writer:
         self._first = result.first_seq if self._first is None else self._first
         self._last = result.last_seq
         self._bar.wrote(result.count, result.last_seq)
+
+    def note(self, error: TopicsError) -> None:
+        """Say of an error how far it came; after some nobody knows what became of the last batch."""
+        if isinstance(error, BadLine):
+            return
+        is_open = isinstance(error, (Unreachable, CommitFailed))
+        behind = "; the batch behind them may be there as well" if is_open and self.count else ""
+        error.add_note(f"{self.count} records are in {self._args.name}{self.at()}{behind}")
 
     def at(self) -> str:
         """Up to where it came."""

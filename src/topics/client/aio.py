@@ -321,9 +321,7 @@ class AsyncClient(AsyncSurface):
     ) -> AppendResult:
         records = telemetry.carried([as_record(row) for row in rows])
         return await self._run(
-            self.protocol.append(
-                name, telemetry.carried(records), node=node, idempotency_key=idempotency_key, producer=producer
-            )
+            self.protocol.append(name, records, node=node, idempotency_key=idempotency_key, producer=producer)
         )
 
     async def page(

@@ -36,7 +36,7 @@ def decoded(body: bytes, kind: type[T]) -> T:
     """A body of a known shape."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Unreachable(f"what answers there is no topics server: {error}") from None
 
 

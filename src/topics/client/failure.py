@@ -113,6 +113,6 @@ def told(answer: Answer) -> TopicsError:
     """The exception of an answer that is an error."""
     try:
         error = _ENVELOPE.decode(answer.body).error
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return errors.Unreachable(f"what answers there is no topics server: status {answer.status}")
     return of(error.code, error.message, error.detail, answer.status)

@@ -89,7 +89,7 @@ def asked_to_wait(answer: Answer) -> float | None:
         return None
     try:
         told = _ENVELOPE.decode(answer.body).error
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return _seconds(answer)  # a proxy in front of the server
     detail = told.detail or {}
     if told.code == "throttled" and "limit" in detail and _text(detail["limit"]) not in _PASSING_LIMITS:

@@ -353,9 +353,7 @@ class Client(Surface):
     ) -> AppendResult:
         records = telemetry.carried([as_record(row) for row in rows])
         return self._run(
-            self.protocol.append(
-                name, telemetry.carried(records), node=node, idempotency_key=idempotency_key, producer=producer
-            )
+            self.protocol.append(name, records, node=node, idempotency_key=idempotency_key, producer=producer)
         )
 
     def page(

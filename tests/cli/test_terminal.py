@@ -158,6 +158,17 @@ def test_json_on_a_terminal_is_json_and_nothing_else(server: Running, tmp_path: 
     assert one.text.strip() == '{"topic": "quiet", "count": 500, "first_seq": 1, "last_seq": 500}'
 
 
+def test_a_tail_ends_when_nobody_reads_it_any_more(server: Running, client: Client, tmp_path: Path) -> None:
+    """Without a further record that would tell it."""
+    client.append("one-record", 1)
+    command = f"{sys.executable} -m topics tail one-record -f --url {server.url} | head -1; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True, cwd=tmp_path, timeout=WAIT_S
+    )
+    assert result.stdout.splitlines()[-1] in ("141", str(128 + signal.SIGPIPE))
+    assert result.stderr == ""
+
+
 def test_output_that_nobody_reads_ends_it_quietly(server: Running, client: Client, tmp_path: Path) -> None:
     client.append_many("much", ["x" * 1000] * 1000)
     command = f"{sys.executable} -m topics read much --url {server.url} | head -1; echo ${{PIPESTATUS[0]}}"

@@ -23,7 +23,7 @@ from topics.cli.interrupted import Interrupted
 from topics.cli.progress import Progress
 from topics.client.body import topic_path
 from topics.client.sync import Client
-from topics.errors import CallerError, NotAQueue
+from topics.errors import CallerError, NotAQueue, TopicsError
 from topics.model import Gap, Job, Record, new
 from topics.process import run_command
 from topics.surface.worker import Worker, backoff_ms
@@ -145,6 +145,9 @@ def _work(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             done = worker.settled
             raise Interrupted(f"{done.acked} jobs of {args.name} are done, {done.nacked} were given back") from None
+        except TopicsError as error:
+            error.add_note(f"{worker.settled.acked} jobs of {args.name} were done before")
+            raise
     settled = worker.settled
     if args.json:
         output.answer({"ok": not settled.nacked, "topic": args.name, **settled._asdict()})

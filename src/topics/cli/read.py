@@ -7,9 +7,13 @@ terminal; with `--fail-on-gap` the exit status is 3 then.
 from __future__ import annotations
 
 import argparse
+import os
+import select
+import stat
 import sys
+import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from topics.cli import output, remote, units
@@ -17,7 +21,7 @@ from topics.cli.interrupted import Interrupted
 from topics.cli.verb import Verb
 from topics.client.sync import Client
 from topics.clock import SystemClock
-from topics.errors import CallerError
+from topics.errors import CallerError, TopicsError
 from topics.model import CaughtUp, Gap, Record, TopicDeleted, TopicGap, TopicRecord
 
 LAST: Final = 10
@@ -58,6 +62,11 @@ class Printer:
     def at(self) -> str:
         """How far it came."""
         return ", ".join(f"{name} at seq {seq}" for name, seq in self.last.items()) or "nothing was read"
+
+    def note(self, error: TopicsError) -> None:
+        """Say of an error how far it came."""
+        if self.last:
+            error.add_note(self.at())
 
 
 def _format_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +110,9 @@ def _read(args: argparse.Namespace) -> int:
             _show_all(printer, args.name, found, args.limit)
         except KeyboardInterrupt:
             raise Interrupted(printer.at()) from None
+        except TopicsError as error:
+            printer.note(error)
+            raise
     return _status(args, printer)
 
 
@@ -143,6 +155,9 @@ def _tail(args: argparse.Namespace) -> int:
                     _show_all(printer, name, client.read(name, start, node=args.node), None)
         except KeyboardInterrupt:
             raise Interrupted(printer.at()) from None
+        except TopicsError as error:
+            printer.note(error)
+            raise
     return _status(args, printer)
 
 
@@ -165,6 +180,7 @@ def _last(client: Client, name: str, args: argparse.Namespace) -> int:
 
 def _follow(client: Client, printer: Printer, starts: dict[str, int], node: str | None) -> None:
     with client.watch(starts, node=node) as events:
+        gone = _reader_gone(events.close)
         for event in events:
             if isinstance(event, (TopicRecord, TopicGap)):
                 printer.show(event.topic, event)
@@ -172,6 +188,24 @@ def _follow(client: Client, printer: Printer, starts: dict[str, int], node: str 
                 print(f"topics: {event.topic} was deleted", file=sys.stderr)
             if isinstance(event, CaughtUp):
                 printer.flush()
+        if gone.is_set():
+            raise BrokenPipeError
+
+
+def _reader_gone(then: Callable[[], None]) -> threading.Event:
+    """Set when nobody reads the pipe that is stdout any more: `tail -f | head -1` ends without a further record."""
+    gone = threading.Event()
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)  # only that it has ended
+        poll.poll()
+        gone.set()
+        then()
+
+    if sys.stdout is not None and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
+        threading.Thread(target=wait, name="topics-stdout", daemon=True).start()
+    return gone
 
 
 read = Verb(_read_arguments, _read)

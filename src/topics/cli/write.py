@@ -125,7 +125,7 @@ class Bar(Progress):
         if not self._total or self._source is None:
             return told
         share = min(self._source.taken / self._total, 1.0)
-        return f"{told} [{'#' * int(share * BAR):<{BAR}}] {share:.0%}"
+        return f"{told} [{'#' * int(share * BAR):<{BAR}}] {share:.0%}" if self._terminal else f"{told}, {share:.0%}"
 
 
 class Writer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.spark.local import BRIEF
 
+AWS_KEYS = Path(tempfile.gettempdir()) / f"topics-spark-keys-{os.getpid()}"
+"""Where tasks look for keys of a bucket: their environment is that of the session, from its start on."""
 os.environ.setdefault("JAVA_TOOL_OPTIONS", BRIEF)
+os.environ |= {"AWS_SHARED_CREDENTIALS_FILE": str(AWS_KEYS), "NO_PROXY": "127.0.0.1"}
 
 
 @pytest.fixture(scope="session")

@@ -19,12 +19,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.api.kit import running
+from tests.spark.conftest import AWS_KEYS
+from tests.tiers.servers import BUCKET, Moto, S3Server
+from topics.clock import SystemClock
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.spark.failure import SourceError
-from topics.spark.jobs import archive, lake, parquet, verify
+from topics.spark.jobs import archive, lake, parquet, stats, verify
 from topics.spark.jobs.place import Place
 from topics.spark.jobs.work import Work, carry_out
+from topics.storage.tiers.bucket import Bucket
+from topics.testing import ManualClock
 
 FORMATS = ("parquet", "delta", "iceberg")
 CONFIG = EngineConfig(segment_max_events=10, wal_file_bytes=1 << 20)
@@ -336,6 +341,29 @@ def test_what_retention_took_is_told_and_what_was_archived_stays(bench: Bench) -
     assert bench.archive()["status"] == 0
 
 
+@pytest.mark.parametrize("evicted", [False, True])
+def test_where_the_journal_of_deletes_has_forgotten_the_log_is_compared(bench: Bench, evicted: bool) -> None:
+    """K-47: a run that comes later than `$deletes` keeps its records; what the log does not reach is unverified, 3."""
+    bench.fill("a", 1, 31)
+    bench.archive()
+    past = ManualClock(SystemClock().now_ms() - 40 * 86_400_000)
+    with Engine.open(bench.store, CONFIG, clock=past) as engine:
+        engine.delete("a", match="user:1")
+        engine.delete("a", seqs=[30])
+        engine.tick()
+    if evicted:
+        bench.fill("a", 31, 51, cap_records=30)
+    told = bench.archive()
+    first = 16 if evicted else 1  # 30 records are kept of 50, nine of which were deleted
+    assert told["unverified"] == ([{"key": "1-1", "first": 1, "last": first - 1}] if evicted else [])
+    assert told["status"] == (3 if evicted else 0)
+    gone = [n for n in range(first, 31) if n % 4 == 1 or n == 30]
+    assert told["erased"] == len(gone)
+    assert seqs(bench.rows()) == [n for n in range(1, 51 if evicted else 31) if n not in gone]
+    assert bench.verify()["ok"]
+    assert bench.archive()["status"] == 0
+
+
 def test_acks_of_a_queue_are_no_deletes(bench: Bench) -> None:
     """K-42, K-48: the table contains the log."""
     bench.fill("jobs", 1, 31, type="queue")
@@ -430,3 +458,70 @@ def test_a_run_with_a_server_is_recorded_in_its_own_topic(bench: Bench) -> None:
     assert start == {**end, "ended_ms": None, "ok": None, "rows": 0, "bytes": 0}
     assert (end["rows"], end["ok"], end["error"], end["out"]) == (30, True, None, bench.out)
     assert json.loads(Path(f"{bench.out}/_topics/runs/{end['run']}.json").read_text()) == end
+
+
+@pytest.fixture
+def moto(tmp_path: Path) -> Iterator[S3Server]:
+    """A bucket, whose keys the session's tasks find."""
+    server = Moto(tmp_path / "moto")
+    AWS_KEYS.write_text(f"[default]\naws_access_key_id={server.key_id}\naws_secret_access_key={server.secret}\n")
+    yield server
+    AWS_KEYS.unlink()
+    server.kill()
+
+
+def objects(server: S3Server) -> dict[str, bytes]:
+    """What another client finds in the bucket."""
+    client = server.client()
+    keys = [one["Key"] for one in client.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
+    return {key: client.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys}
+
+
+def rows_in(found: dict[str, bytes]) -> list[int]:
+    tables = [
+        pq.read_table(pa.BufferReader(raw)) for key, raw in found.items() if key.startswith("lake/t/topic=b%3Ac/")
+    ]
+    return sorted(seq for table in tables for seq in table.column("seq").to_pylist())
+
+
+def test_a_table_in_a_bucket(bench: Bench, moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-44: manifests are put if absent, an answer that is lost included; runs, deletes and proof as in a directory."""
+    bench.out = moto.url("lake/t")
+    bench.fill("b:c", 1, 36)
+    with pytest.raises(SourceError, match=r"unsupported: --out: a bucket holds tables of Parquet, not delta"):
+        bench.archive(format="delta")
+    with pytest.raises(SourceError, match=r"unsupported: --out: stats writes to a directory"):
+        carry_out(bench.work("stats"), stats)
+    put = Bucket.put
+
+    def lost(self: Bucket, key: str, *args: Any, create: bool = False) -> bool:
+        return put(self, key, *args, create=create) and "manifest" not in key
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "put", lost)
+        assert bench.archive()["rows"] == 30
+    assert bench.archive()["rows"] == 0
+    written, raced = archive._written, list[int]()
+
+    def overtaken(*args: Any) -> Any:
+        told = written(*args)
+        raced.append(1)
+        if len(raced) == 1:
+            assert bench.archive()["rows"] == 10
+        return told
+
+    bench.fill("b:c", 36, 41)
+    with monkeypatch.context() as patched:
+        patched.setattr(archive, "_written", overtaken)
+        assert bench.archive()["rows"] == 0
+    assert rows_in(objects(moto)) == list(range(1, 41))
+    bench.delete("b:c", match="user:1")
+    assert bench.archive()["erased"] == 10
+    found = objects(moto)
+    assert rows_in(found) == [n for n in range(1, 41) if n % 4 != 1]
+    assert [key for key in found if "/staging/" in key] == []
+    assert len([key for key in found if key.startswith("lake/t/_topics/manifest-")]) == 3
+    told = bench.verify()
+    assert (told["ok"], told["ranges"]["manifest"], told["ranges"]["differs"]) == (True, 0, 0)
+    moto.client().put_object(Bucket=BUCKET, Key="lake/t/topic=b%3Ac/date=2020-01-01/x.parquet", Body=b"x")
+    assert [one["why"] for one in bench.verify()["differing"]] == ["no manifest names this file"]

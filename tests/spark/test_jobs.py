@@ -84,7 +84,7 @@ def test_scrub_names_every_one_of_200_flipped_bytes(spark: SparkSession, tmp_pat
     chosen.append(("store", wal.relative_to(store)))
     for tier, one in chosen:
         flip(roots[tier] / one, chance, within=FRAME_BYTES if one.parent.name == "wal" else None)
-    told = run(spark, scrub, Place(path=store), tmp_path / "report")
+    told = run(spark, scrub, Place(path=store), tmp_path / "report", span_bytes=10_000)
     assert (told["ok"], told["status"]) == (False, 1)
     named = {one["where"] for one in told["findings"]}
     page = (tmp_path / "report/scrub.html").read_text()
@@ -229,6 +229,32 @@ def test_a_backfill_that_dies_goes_on_where_it_was(
         assert (told["ok"], told["ranges"], told["upto"]) == (True, 1, 100)
         assert written(server, "twice") == wanted
         assert run(spark, backfill, place, topics=["a"], **options)["ranges"] == 0
+
+
+def test_a_backfill_into_a_topic_of_a_stopped_store(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-49: with `--path` the commit opens the store; a run that dies behind one goes on there."""
+    path = made(tmp_path, 100)
+    query = "select to_json(struct(seq * 2 as twice)) as data, tag from input where tag is not null"
+    wanted = [2 * seq for seq, _, tag, _ in everything(path)["a"] if tag is not None]
+    one, place = backfill._one, Place(path=path)
+
+    def dying(*args: Any) -> int:
+        one(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backfill, "_one", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run(spark, backfill, place, topics=["a"], into="twice", sql=query, step=60)
+    told = run(spark, backfill, place, topics=["a"], into="twice", sql=query, step=60)
+    assert (told["ok"], told["ranges"], told["upto"]) == (True, 1, 100)
+    assert run(spark, backfill, place, topics=["a"], into="twice", sql=query, step=7)["ranges"] == 0
+    with Engine.open(path) as engine:
+        assert [one.data["twice"] for one in engine.read("twice", 0, limit=1000).records] == wanted
+        with pytest.raises(DataDirInUse):
+            run(spark, backfill, place, topics=["a"], into="twice", sql=query)
 
 
 def test_a_backfill_into_files_and_by_a_query(spark: SparkSession, tmp_path: Path) -> None:

@@ -74,15 +74,17 @@ def _told(entry: Entry) -> dict[str, int | str]:
 def parse(given: Mapping[str, Any]) -> Offset:
     """An offset that Spark kept; `SourceError` if it is none of ours."""
     try:
-        found = {
-            name: Entry(*(int(entry[member]) for member in _MEMBERS), store=str(entry.get("store", "")))
-            for name, entry in given.items()
-        }
+        found = {name: _parsed(entry) for name, entry in given.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _alien(given) from error
     if not all(0 <= entry.begin <= entry.seq for entry in found.values()):
         raise _alien(given)
     return found
+
+
+def _parsed(entry: Mapping[str, Any]) -> Entry:
+    epoch, begin, seq = (int(entry[member]) for member in _MEMBERS)
+    return Entry(epoch, begin, seq, str(entry.get("store", "")))
 
 
 def _alien(given: object) -> SourceError:

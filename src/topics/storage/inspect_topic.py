@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -74,11 +75,30 @@ class Expected(NamedTuple):
     cold: ColdTier
 
 
-def check_topic(fs: Fs, path: str, expected: Expected, *, in_use: bool, looked: Callable[[int], None]) -> Area:
-    """Everything in the directory of one topic."""
+ALL = Range(0, paths.U64_MAX)
+
+
+def spans(expected: Expected, span_bytes: int) -> list[Range]:
+    """All seqs of a topic in stretches of about so many bytes of data, cut where segments begin."""
+    edges, size = [ALL.first], 0
+    for _, row in sorted(expected.rows.items()):
+        if size >= span_bytes:
+            edges.append(row.first)
+            size = 0
+        size += row.data_len
+    return [Range(first, behind - 1) for first, behind in pairwise([*edges, ALL.last + 1])]
+
+
+def check_topic(
+    fs: Fs, path: str, expected: Expected, *, in_use: bool, looked: Callable[[int], None], span: Range = ALL
+) -> Area:
+    """Everything in the directory of one topic, or the segments that begin in one of its spans.
+
+    What is no segment is looked at with the first span.
+    """
     name = f"{paths.TOPICS_DIR}/{paths.topic_dir(expected.id)}"
     found = Collector(name, expected.name, in_use=in_use, lenient=not expected.promised)
-    check = _Topic(SegmentFiles(fs, f"{path}/{name}", expected.id), expected, found, looked)
+    check = _Topic(SegmentFiles(fs, f"{path}/{name}", expected.id), expected, found, looked, span)
     try:
         check.run()
     except FileNotFoundError as error:
@@ -90,8 +110,9 @@ class _Topic:
     """One examination."""
 
     def __init__(
-        self, files: SegmentFiles, expected: Expected, found: Collector, looked: Callable[[int], None]
+        self, files: SegmentFiles, expected: Expected, found: Collector, looked: Callable[[int], None], span: Range
     ) -> None:
+        self._span = span
         self._files = files
         self._expected = expected
         self._found = found
@@ -99,14 +120,15 @@ class _Topic:
         self._held: list[Range] = []
 
     def run(self) -> None:
-        expected, found = self._expected, self._found
-        if expected.waiting:
+        expected, found, is_first = self._expected, self._found, self._span.first == ALL.first
+        if expected.waiting and is_first:
             found.add("attach_unfinished", found.name, _shown(list(expected.waiting)))
         if not self._files.fs.exists(self._files.dir):
-            if expected.ckpt_seq >= expected.floor and not expected.waiting:
+            if expected.ckpt_seq >= expected.floor and not expected.waiting and is_first:
                 found.add("topic_dir_missing", found.name, f"seqs {expected.floor} to {expected.ckpt_seq}")
             return
-        self._others()
+        if is_first:
+            self._others()
         listing = self._files.listing()
         for row in expected.rows.values():
             if row.flags & snapshot.COLD and row.first + row.count > expected.floor:
@@ -114,6 +136,8 @@ class _Topic:
         listing = dict(sorted(listing.items()))
         firsts = list(listing)
         for at, first in enumerate(firsts):
+            if not self._span.first <= first <= self._span.last:
+                continue
             behind = firsts[at + 1] if at + 1 < len(firsts) else expected.ckpt_seq + 1
             try:
                 self._segment(first, listing[first], behind)
@@ -413,9 +437,10 @@ class _Topic:
 
     def _missing(self) -> None:
         """Seqs from the floor to `ckpt_seq` that no segment holds [S-250]."""
-        at = self._expected.floor
+        at = max(self._expected.floor, self._span.first)
+        end = min(self._expected.ckpt_seq, self._span.last) + 1
         missing = []
-        for one in [*self._held, Range(self._expected.ckpt_seq + 1, self._expected.ckpt_seq + 1)]:
+        for one in [*self._held, Range(end, end)]:
             if one.first > at:
                 missing.append(Range(at, one.first - 1))
             at = max(at, one.last + 1)

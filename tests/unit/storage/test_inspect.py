@@ -15,8 +15,9 @@ from topics.codec.place import segment_mask, topic_mask
 from topics.codec.snapshot import SegmentRow, WalRow
 from topics.fs import OsFs
 from topics.storage import tags
-from topics.storage.findings import CODES, FLUX
+from topics.storage.findings import CODES, FLUX, Area
 from topics.storage.inspect import NotAStore, Report, inspect
+from topics.storage.inspect_topic import Expected, check_topic, spans
 from topics.testing import SimFs
 
 ROOT = "store"
@@ -105,6 +106,33 @@ def test_every_damaged_byte_of_every_kind_of_file_is_found(clean: Files, kind: s
             assert ("note", "torn_tail") in seen  # T6: behind the last flagged frame it may read as a torn tail
         else:
             assert worst(seen) in ("warning", "error"), f"byte {at} of {path} ^ {mask:#x}: {seen}"
+
+
+def in_spans(disk: SimFs, topics: list[Expected]) -> list[Area]:
+    """Each segment by itself."""
+    parts = [(one, span) for one in topics for span in spans(one, 1)]
+    assert len(parts) > len(topics)
+    return [
+        check_topic(disk, ROOT, one, in_use=False, looked=lambda size: None, span=span) for one, span in parts
+    ]  # fmt: skip
+
+
+def test_a_topic_looked_at_in_spans_has_the_findings_of_the_whole(clean: Files) -> None:
+    """10 §5: each file missing, and a byte of each changed; files, bytes and records are counted once."""
+    rng = random.Random(5)
+    cases = [clean, *({other: raw for other, raw in clean.items() if other != path} for path in clean)]
+    cases += [storekit.flipped(clean, path, rng.randrange(len(clean[path])), 0x41) for path in clean if clean[path]]
+    for files in cases:
+        disk = storekit.on_sim(files)
+        whole = inspect(disk, ROOT)
+        parted = inspect(disk, ROOT, check=lambda topics, disk=disk: in_spans(disk, topics))
+        assert sorted(parted.findings) == sorted(whole.findings)
+        for name in {area.name for area in whole.areas}:
+            sizes = [
+                [sum(column) for column in zip(*(area[2:5] for area in report.areas if area.name == name), strict=True)]
+                for report in (whole, parted)
+            ]
+            assert sizes[0] == sizes[1], name
 
 
 def test_a_damaged_live_record_is_an_error_and_says_which(clean: Files) -> None:

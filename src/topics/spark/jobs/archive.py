@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from topics.spark.failure import SourceError
+from topics.spark.jobs import files
 from topics.spark.jobs.erase import Erasures
 from topics.spark.jobs.journal import Journal, read_journal
 from topics.spark.jobs.lake import (
@@ -30,8 +31,6 @@ from topics.spark.jobs.lake import (
     make_shape,
     open_lake,
     read_shape,
-    staging,
-    sweep,
     wanted_shape,
 )
 from topics.spark.jobs.place import Instance, Store
@@ -44,6 +43,8 @@ from topics.spark.plan import Partition
 from topics.spark.reader import plan_read
 
 ATTEMPTS: Final = 5
+OBJECTS: Final = True
+"""It can write to a bucket."""
 
 
 class Range(NamedTuple):
@@ -67,7 +68,7 @@ def _shape(work: Work, store: Store) -> Shape:
     out = work.output()
     wanted = wanted_shape(work, store.id)
     there = read_shape(work.fs, out)
-    if there is None and not os.access(_nearest(out), os.W_OK):
+    if there is None and not files.is_objects(out) and not os.access(_nearest(out), os.W_OK):
         raise SourceError("io_error", f"{out} cannot be written", "check the path and its permissions")
     return wanted if there is None else agree(out, there, wanted, work)
 
@@ -102,7 +103,7 @@ def run(work: Work, store: Store) -> Outcome:
     make_shape(work.fs, out, shape)
     lake = open_lake(work.fs, out, shape)
     lake.refresh()
-    sweep(lake, work.fs, out)
+    lake.sweep()
     fresh = not lake.done()
     staged, gaps, read = _archive(work, lake)
     erased, unverified = _erase(work, lake, store, fresh=fresh) if work.options.get("deletes", True) else (0, [])
@@ -122,9 +123,9 @@ def _archive(work: Work, lake: Lake) -> tuple[list[Staged], list[dict[str, Any]]
         parts = _partitions(work, ranges)
         if not ranges:
             return [], [], 0
-        with staging(lake, work.fs, work.output(), work.run) as folder:
+        with lake.staging(work.run) as folder:
             try:
-                told = _written(work, lake.shape, parts, folder)
+                told = _written(work, lake, parts, folder)
                 staged = [Staged(**one) for one in told if "gap" not in one]
                 lake.commit(work, staged, {one.instance.key: one.instance.upto for one in ranges})
             except LostRace:
@@ -160,9 +161,10 @@ def _partitions(work: Work, ranges: list[Range]) -> list[Partition]:
     return parts
 
 
-def _written(work: Work, shape: Shape, parts: list[Partition], folder: str) -> list[dict[str, Any]]:
+def _written(work: Work, lake: Lake, parts: list[Partition], folder: str) -> list[dict[str, Any]]:
+    shape = lake.shape
     whole = shape.format == "iceberg"
-    items = [Item(at, part, folder, shape.typed, whole) for at, part in enumerate(parts)]
+    items = [Item(at, part, folder, shape.typed, whole, lake.root) for at, part in enumerate(parts)]
     told = spread(work.spark(), items, archived, work.tell, "partitions written") if items else []
     if not shape.variant:
         return told

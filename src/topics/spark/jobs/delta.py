@@ -20,7 +20,17 @@ import pyarrow as pa
 
 from topics.fs import Fs
 from topics.spark.jobs.erase import ALL, Erased, Erasures
-from topics.spark.jobs.lake import STAGING_DIR, Held, LostRace, Shape, Staged, folder_of, missing_extra, place_files
+from topics.spark.jobs.lake import (
+    STAGING_DIR,
+    Held,
+    LostRace,
+    OnDisk,
+    Shape,
+    Staged,
+    folder_of,
+    missing_extra,
+    place_files,
+)
 from topics.spark.jobs.rows import schema_of
 
 try:
@@ -37,13 +47,11 @@ ATTEMPTS: Final = 10
 FOLDERS: Final = ["topic", "date"]
 
 
-class DeltaLake:
+class DeltaLake(OnDisk):
     """The table at `out`."""
 
     def __init__(self, fs: Fs, out: str, shape: Shape) -> None:
-        self.shape = shape
-        self._fs = fs
-        self._out = out
+        super().__init__(fs, out, shape)
         self._table: DeltaTable | None = None
         self._before: dict[str, int] = {}
 

@@ -22,6 +22,7 @@ from topics.spark.jobs.lake import (
     STAGING_DIR,
     Held,
     LostRace,
+    OnDisk,
     Shape,
     Staged,
     folder_of,
@@ -52,13 +53,11 @@ DELETES: Final = "topics.deletes"
 DATA_DIR: Final = "data"
 
 
-class IcebergLake:
+class IcebergLake(OnDisk):
     """The table at `out`."""
 
     def __init__(self, fs: Fs, out: str, shape: Shape) -> None:
-        self.shape = shape
-        self._fs = fs
-        self._out = out
+        super().__init__(fs, out, shape)
         self._catalog = SqlCatalog("topics", uri=f"sqlite:///{out}/{OWN_DIR}/catalog.db", warehouse=f"file://{out}")
         self._table: Table | None = None
         self._before: dict[str, int] = {}

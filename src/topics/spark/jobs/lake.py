@@ -5,7 +5,8 @@
     <out>/_topics/runs/          run records
 
 A folder that holds something else is refused: it may be somebody's. What a run that was killed left in its staging
-folder is removed by the next one, which can tell by the lock. Folders on object stores are not written to. Driver only.
+folder is removed by the next one, which can tell by the lock. A Parquet table may also lie in a bucket, where there are
+no locks (`objects`). Driver only.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from topics.errors import TimingError, TopicsError
 from topics.fs import File, Fs, close_quietly, ensure_dir, replace_file
 from topics.spark.failure import SourceError
+from topics.spark.jobs import files
 from topics.spark.jobs.erase import Erasures
 from topics.spark.jobs.place import as_json
 from topics.spark.jobs.rows import Proof, Typed
@@ -98,6 +100,16 @@ class Lake(Protocol):
     """A table that topics are archived to. Every read is of the table's state at the last `refresh`."""
 
     shape: Shape
+    root: str
+    """What paths are relative to; empty: they are those of this machine."""
+
+    def staging(self, run: str) -> AbstractContextManager[str]:
+        """The staging folder of a run, as tasks know it; its rest goes at the end."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove the staging folders of runs that are no more."""
+        ...
 
     def refresh(self) -> None:
         """Take the newest state; finish what a run that was killed had committed."""
@@ -124,6 +136,22 @@ class Lake(Protocol):
         ...
 
 
+class OnDisk:
+    """What tables in a directory have in common."""
+
+    def __init__(self, fs: Fs, out: str, shape: Shape) -> None:
+        self.shape = shape
+        self.root = ""
+        self._fs = fs
+        self._out = out
+
+    def staging(self, run: str) -> AbstractContextManager[str]:
+        return staging(self, self._fs, self._out, run)  # type: ignore[arg-type]  # the rest is its subclasses'
+
+    def sweep(self) -> None:
+        sweep(self, self._fs, self._out)  # type: ignore[arg-type]
+
+
 def wanted_shape(work: Work, store: str | None) -> Shape:
     """What this run would make of an empty folder."""
     columns = work.options.get("columns")
@@ -132,27 +160,43 @@ def wanted_shape(work: Work, store: str | None) -> Shape:
     if variant and format != "parquet":
         what = "--variant: delta-rs and pyiceberg cannot handle files of Spark with it"
         raise SourceError("invalid_option", what, "use --format parquet, or --columns")
+    if files.is_objects(work.out) and (variant or format != "parquet"):
+        what = f"--out: a bucket holds tables of Parquet, not {'--variant' if variant else format}"
+        raise SourceError("unsupported", what, "use --format parquet, or a directory")
     return Shape(format, store, Typed.parse(str(columns)) if columns else Typed(), variant)
 
 
 def read_shape(fs: Fs, out: str) -> Shape | None:
     """Of the table at `out`; None if there is no table yet and the folder may be used."""
     path = f"{out}/{LAKE_FILE}"
-    if not fs.exists(path):
-        others = [name for name in (os.listdir(out) if os.path.isdir(out) else []) if name != OWN_DIR]
-        if os.path.exists(out) and not os.path.isdir(out):
-            raise SourceError("not_a_directory", f"{out} is a file", "name a directory with --out")
+    raw, others = _objects_in(out) if files.is_objects(out) else _files_in(fs, out)
+    if raw is None:
         if others:
             what = f"{out} holds `{sorted(others)[0]}` and no table of ours"
             raise SourceError("target_not_empty", what, "name a directory that is empty or does not exist")
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            told = json.load(file)
+        told = json.loads(raw)
         typed = Typed.parse(told["columns"]) if told["columns"] else Typed()
         return Shape(told["format"], told["store"], typed, told["variant"])
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError("lake_damaged", f"{path} cannot be understood: {error}", "use another --out") from error
+
+
+def _files_in(fs: Fs, out: str) -> tuple[bytes | None, list[str]]:
+    """What describes the table, and what else lies there."""
+    if os.path.exists(out) and not os.path.isdir(out):
+        raise SourceError("not_a_directory", f"{out} is a file", "name a directory with --out")
+    others = [name for name in (os.listdir(out) if os.path.isdir(out) else []) if name != OWN_DIR]
+    if not fs.exists(f"{out}/{LAKE_FILE}"):
+        return None, others
+    with open(f"{out}/{LAKE_FILE}", "rb") as file:
+        return file.read(), others
+
+
+def _objects_in(out: str) -> tuple[bytes | None, list[str]]:
+    others = [*files.bucket(out).folders(""), *files.bucket(out).keys("")]
+    return files.read(out, LAKE_FILE), [name for name in others if name != OWN_DIR]
 
 
 def agree(out: str, there: Shape, wanted: Shape, work: Work) -> Shape:
@@ -171,6 +215,9 @@ def agree(out: str, there: Shape, wanted: Shape, work: Work) -> Shape:
 
 def make_shape(fs: Fs, out: str, shape: Shape) -> None:
     """Note what the table is, once."""
+    if files.is_objects(out):
+        files.bucket(out).put(LAKE_FILE, as_json(shape.as_dict()) + b"\n", {}, create=True)
+        return
     ensure_dir(fs, f"{out}/{OWN_DIR}")
     if not fs.exists(f"{out}/{LAKE_FILE}"):
         replace_file(fs, f"{out}/{LAKE_FILE}", as_json(shape.as_dict()) + b"\n")
@@ -178,6 +225,10 @@ def make_shape(fs: Fs, out: str, shape: Shape) -> None:
 
 def open_lake(fs: Fs, out: str, shape: Shape) -> Lake:
     """The table in `out`, whose shape is known."""
+    if files.is_objects(out):
+        from topics.spark.jobs.objects import ObjectLake
+
+        return ObjectLake(out, shape)
     if shape.format == "parquet":
         from topics.spark.jobs.parquet import ParquetLake
 

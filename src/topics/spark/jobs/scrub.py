@@ -1,14 +1,16 @@
 """`scrub`: is every byte of a store what it should be, in all tiers, looked at in parallel (10 §5).
 
-The examination is `topics doctor`'s: snapshots and log are looked at here, topics by tasks. Nothing is changed and no
-lock taken; with a server running, what it does all the time is only noted. Status 1 if anything is damaged, also where
-another copy makes it good. With `--out` the report is a page there, too. Driver only, but for the task.
+The examination is `topics doctor`'s: snapshots and log are looked at here, topics by tasks, a large one by several.
+Nothing is changed and no lock taken; with a server running, what it does all the time is only noted. Status 1 if
+anything is damaged, also where another copy makes it good. With `--out` the report is a page there, too. Driver only,
+but for the task.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from topics.fs import Fs, OsFs, ensure_dir, replace_file
@@ -17,9 +19,11 @@ from topics.spark.jobs import page
 from topics.spark.jobs.place import Place, Store
 from topics.spark.jobs.spread import spread
 from topics.spark.jobs.work import FAILED, OK, Outcome, Work
+from topics.spark.options import PARTITION_BYTES
 from topics.storage.findings import Area, Finding
 from topics.storage.inspect import Report, inspect
-from topics.storage.inspect_topic import Expected, check_topic
+from topics.storage.inspect_topic import Expected, check_topic, spans
+from topics.storage.reindex import Range
 from topics.storage.tiers.reading import ColdTier
 from topics.storage.view import StoreView, read_store_id
 
@@ -36,6 +40,7 @@ class Item(NamedTuple):
     cold: str | None
     store: str | None
     in_use: bool
+    span: Range
 
 
 def check(work: Work, store: Store) -> None:
@@ -73,9 +78,13 @@ def run(work: Work, store: Store) -> Outcome:
 
     def in_parallel(topics: list[Expected]) -> list[Area]:
         id = read_store_id(work.fs, path) or store.id
-        items = [Item(path, one._replace(cold=None), one.cold.where, id, in_use) for one in topics]  # type: ignore[arg-type]
-        told = spread(work.spark(), items, examined, work.tell, "topics examined") if items else []
-        return [_area(one) for one in told]
+        items = [
+            Item(path, _of(one, span), one.cold.where, id, in_use, span)
+            for one in topics
+            for span in spans(one, int(work.options.get("span_bytes") or PARTITION_BYTES))
+        ]
+        told = spread(work.spark(), items, examined, work.tell, "parts examined") if items else []
+        return merged(map(_area, told))
 
     report = inspect(work.fs, path, in_use=in_use, cold=work.place.cold, check=in_parallel)
     bad = [one for one in report.findings if one.severity != "note"]
@@ -94,10 +103,29 @@ def examined(item: Item) -> Iterator[dict[str, Any]]:
     cold = ColdTier(fs, item.cold, item.store)
     try:
         expected = item.expected._replace(cold=cold)
-        area = check_topic(fs, item.path, expected, in_use=item.in_use, looked=lambda size: None)
+        area = check_topic(fs, item.path, expected, in_use=item.in_use, looked=lambda size: None, span=item.span)
     finally:
         cold.close()
     yield {**area._asdict(), "findings": [one._asdict() for one in area.findings]}
+
+
+def _of(expected: Expected, span: Range) -> Expected:
+    """What a task has to know of a topic: the rows of its span, and the one behind, where its last segment ends."""
+    firsts = sorted(first for first in expected.rows if first >= span.first)
+    rows = {first: expected.rows[first] for first in firsts[: bisect_right(firsts, span.last) + 1]}
+    return expected._replace(cold=None, rows=rows)  # type: ignore[arg-type]
+
+
+def merged(areas: Iterable[Area]) -> list[Area]:
+    """Each topic once, whatever spans it was looked at in."""
+    found: dict[str, Area] = {}
+    for one in areas:
+        known = found.get(one.name)
+        found[one.name] = one if known is None else known._replace(
+            files=known.files + one.files, bytes=known.bytes + one.bytes, records=known.records + one.records,
+            findings=known.findings + one.findings,
+        )  # fmt: skip
+    return list(found.values())
 
 
 def _area(told: dict[str, Any]) -> Area:

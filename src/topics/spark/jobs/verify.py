@@ -12,8 +12,6 @@ differs. Driver only, but for the tasks.
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -25,9 +23,11 @@ import pyarrow.parquet as pq
 
 from topics.fs import OsFs
 from topics.spark.failure import SourceError
+from topics.spark.jobs import files
 from topics.spark.jobs.erase import Erased, Erasures
 from topics.spark.jobs.journal import read_journal
 from topics.spark.jobs.lake import Lake, open_lake, read_shape
+from topics.spark.jobs.parquet import ParquetLake
 from topics.spark.jobs.place import Instance, Store, look
 from topics.spark.jobs.rows import HASHED, STORED, U64, Proof, hashes
 from topics.spark.jobs.spread import spread
@@ -38,6 +38,8 @@ from topics.spark.plan import Partition
 from topics.spark.reader import plan_read, read_partition
 from topics.storage.reindex import ranges_of
 
+OBJECTS: Final = True
+"""It reads tables in buckets, too."""
 READ: Final = pa.schema([STORED.field(name) for name in ("topic_id", "epoch", *HASHED)])
 SHOWN_MAX: Final = 100
 """Differing ranges that a summary lists."""
@@ -68,6 +70,7 @@ class LogItem(NamedTuple):
 class FileItem(NamedTuple):
     """What a task reads of the table."""
 
+    root: str
     path: str
     gaps: dict[str, Seqs]
     """By instance: what the log cannot vouch for."""
@@ -101,7 +104,7 @@ def plan(work: Work, store: Store) -> dict[str, Any]:
     """What would be read."""
     lake = _open(work, store)
     parts = _log_parts(work, _known(work, lake), lake.done())
-    size = sum(os.path.getsize(one.path) for one in lake.files() if os.path.exists(one.path))
+    size = sum(files.size(lake.root, one.path) for one in lake.files())
     return {"files": len(lake.files()), "partitions": len(parts), "bytes": sum(part.bytes for part in parts) + size}
 
 
@@ -112,7 +115,7 @@ def run(work: Work, store: Store) -> Outcome:
     ranges = _ranges(lake)
     log = _read_log(work, known, lake.done(), ranges)
     table = _read_table(work, lake, known, log, pending)
-    told = _compared(ranges, known, log, table) + _strays(work, lake)
+    told = _compared(ranges, known, log, table) + _strays(lake)
     counts = {kind: sum(one["proven"] == kind for one in told) for kind in ("log", "manifest", "differs")}
     differing = [one for one in told if one["proven"] == "differs"]
     rows, size = sum(one["rows"] for one in table), sum(one["bytes"] for one in table)
@@ -231,15 +234,15 @@ def _read_table(
 ) -> list[dict[str, Any]]:
     """Every file, and what the log can vouch for of it."""
     unknown = {key: [(0, U64 >> 1)] for key in lake.done() if key not in known}
-    items = [FileItem(one.path, {**log.gaps, **unknown}, log.live, pending.of) for one in lake.files()]
+    items = [FileItem(lake.root, one.path, {**log.gaps, **unknown}, log.live, pending.of) for one in lake.files()]
     return spread(work.spark(), items, file_proofs, work.tell, "files read") if items else []
 
 
 def file_proofs(item: FileItem) -> Iterator[dict[str, Any]]:
     """Count and hash of a file's rows by instance: all of them, and those that the log must have. A task."""
     try:
-        file = pq.ParquetFile(item.path)
-        size, found = os.path.getsize(item.path), _Found(item)
+        file = pq.ParquetFile(files.readable(item.root, item.path))
+        size, found = files.size(item.root, item.path), _Found(item)
         for batch in file.iter_batches(columns=READ.names):
             found.add(batch.select(READ.names).cast(READ))  # other writers have other types for text
     except FileNotFoundError:
@@ -353,14 +356,10 @@ def _difference(whom: str, wanted: Proof, found: Proof) -> str:
     return f"as many rows as {whom}, {wanted.rows}, and at least one is different"
 
 
-def _strays(work: Work, lake: Lake) -> list[dict[str, Any]]:
+def _strays(lake: Lake) -> list[dict[str, Any]]:
     """Files in the folders of a Parquet table that no manifest names: a reader of the folder sees them."""
-    if lake.shape.format != "parquet":
-        return []
-    known = {one.path for one in lake.files()}
-    found = glob.glob(f"{glob.escape(work.output())}/topic=*/**/*.parquet", recursive=True)
-    why = "no manifest names this file"
-    return [{"path": path, "proven": "differs", "why": why} for path in sorted(found) if path not in known]
+    found = lake.strays() if isinstance(lake, ParquetLake) else []
+    return [{"path": path, "proven": "differs", "why": "no manifest names this file"} for path in found]
 
 
 def missing_rows(work: Work, lake: Lake) -> tuple[dict[str, list[int]], list[dict[str, Any]]]:
@@ -369,7 +368,7 @@ def missing_rows(work: Work, lake: Lake) -> tuple[dict[str, list[int]], list[dic
     log = _read_log(work, {key: one for key, one in known.items() if not one.queue}, lake.done(), [], all_live=True)
     unknown = {key: [(0, U64 >> 1)] for key in lake.done() if key not in log.gaps}
     gaps = {**log.gaps, **unknown}
-    items = [FileItem(one.path, gaps, log.live, {}, list_gone=True) for one in lake.files()]
+    items = [FileItem(lake.root, one.path, gaps, log.live, {}, list_gone=True) for one in lake.files()]
     gone: dict[str, list[int]] = {}
     for row in spread(work.spark(), items, file_proofs, work.tell, "files compared") if items else []:
         if row.get("gone"):

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from topics.clock import Clock, SystemClock
-from topics.errors import TopicsError
+from topics.errors import StoreUnavailable, TopicsError
 from topics.fs import Fs, OsFs, ensure_dir, random_id, replace_file
 from topics.spark.failure import SourceError
+from topics.spark.jobs import files
 from topics.spark.jobs.place import PIPELINES, Place, Store, as_json, look
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Work:
         self.job = job
         self.place = place._replace(path=None if place.path is None else os.path.abspath(place.path))
         self.topics = topics
-        self.out = None if out is None else os.path.abspath(out)
+        self.out = None if out is None else files.normal(out)
         self.options = dict(options or {})
         self.tell = tell
         self.fs = OsFs() if fs is None else fs
@@ -176,6 +177,8 @@ def carry_out(work: Work, job: ModuleType) -> dict[str, Any]:
 
 def survey(work: Work, job: ModuleType) -> Store:
     """The topics a job is about. A job that looks for damage also takes a store that cannot be read."""
+    if files.is_objects(work.out) and not hasattr(job, "OBJECTS"):
+        raise SourceError("unsupported", f"--out: {work.job} writes to a directory", "name one of this machine")
     try:
         return work.store()
     except SourceError as error:
@@ -191,13 +194,15 @@ def _shown(error: BaseException) -> str:
 def note(work: Work, record: Mapping[str, Any], *, last: bool = False) -> None:
     """Write a run record; with `last`, what is in the way of it is passed over: the run's own error counts."""
     try:
-        if work.out is not None:
+        if work.out is not None and files.is_objects(work.out):
+            files.bucket(work.out).put(f"{RUNS_DIR}/{work.run}.json", as_json(record) + b"\n", {})
+        elif work.out is not None:
             folder = f"{work.out}/{RUNS_DIR}"
             ensure_dir(work.fs, folder)
             replace_file(work.fs, f"{folder}/{work.run}.json", as_json(record) + b"\n")
         if work.place.url is not None and work.options.get("record", True):
             _publish(work, record)
-    except (OSError, SourceError) as error:
+    except (OSError, SourceError, StoreUnavailable) as error:
         if not last:
             raise _unrecorded(error, work) from error
 

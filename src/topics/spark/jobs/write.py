@@ -7,7 +7,6 @@ Runs in processes of executors.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import date, timedelta
 from itertools import pairwise
@@ -18,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from topics.fs import Fs, OsFs, random_id
+from topics.fs import OsFs, random_id
+from topics.spark.jobs.files import NewFile
 from topics.spark.jobs.lake import Staged
 from topics.spark.jobs.rows import Proof, Typed, days, prove, schema_of, stored, widened
 from topics.spark.plan import Partition
@@ -37,6 +37,8 @@ class Item(NamedTuple):
     folder: str
     typed: Typed
     whole: bool
+    root: str = ""
+    """Of a table in a bucket, to which the folder is relative."""
 
 
 def archived(item: Item) -> Iterator[dict[str, Any]]:
@@ -116,8 +118,8 @@ class _File:
         self.min_seq = self.max_seq = 0
         self._typed, self._topic = item.typed, topic
         self._schema = schema_of(item.typed, whole=item.whole)
-        self._path = f"{item.folder}/{self.name}"
-        self._writer = writer(self._path, self._schema)
+        self._file = NewFile(item.root, f"{item.folder}/{self.name}")
+        self._writer = writer(self._file.path, self._schema)
         self._held: list[pa.RecordBatch] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -134,7 +136,7 @@ class _File:
     def close(self) -> int:
         self._flush()
         self._writer.close()
-        return synced(self._path)
+        return self._file.done()
 
     def _flush(self) -> None:
         if self._held:
@@ -151,14 +153,9 @@ def writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
     )  # fmt: skip
 
 
-def new_file(fs: Fs, path: str, rows: pa.Table) -> int:
-    """A whole table as a file, synced; its size."""
-    with writer(path, rows.schema) as file:
-        file.write_table(rows)
-    return synced(path)
-
-
-def synced(path: str) -> int:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size
+def new_file(root: str, path: str, rows: pa.Table) -> int:
+    """A whole table as a file, durable; its size."""
+    file = NewFile(root, path)
+    with writer(file.path, rows.schema) as made:
+        made.write_table(rows)
+    return file.done()

@@ -125,6 +125,11 @@ class Bucket:
         with self._told("read", key):
             return bytes(obstore.get_range(self._store, self._prefix + key, start=offset, length=length))
 
+    def copy(self, key: str, to: str) -> None:
+        """Another name for an object's bytes, made by the store; `Absent` if there is none."""
+        with self._told("copy", key):
+            obstore.copy(self._store, self._prefix + key, self._prefix + to)
+
     def delete(self, key: str) -> None:
         """Remove an object; absent is success."""
         try:

@@ -296,6 +296,11 @@ def test_bad_input_is_one_line_and_damages_nothing(tmp_path: Path, capsys: Caugh
     assert (status, line.startswith("topics: unreachable: ")) == (1, True)
     status, line = refused(capsys, *archive, "--master", "nonsense")
     assert (status, line.startswith("topics: invalid_option: ")) == (1, True)
+    for words in ([*archive, "--partition-bytes", "0"], ["backfill", *archive[1:], "--topic", "a", "--step", "0"]):
+        status, line = refused(capsys, *words)
+        assert (status, line.startswith(f"topics: invalid_option: {words[-2]}: 0 is less than 1")) == (1, True), line
+    status, line = refused(capsys, *archive[:-1], "ftp://host/x")
+    assert (status, "ftp:// is no known scheme" in line) == (1, True), line
     status, line = refused(capsys, "archive", "--url", "http://127.0.0.1:1", "--out", out)
     assert (status, line.startswith("topics: unreachable: ")) == (1, True)
     shutil.rmtree(out, ignore_errors=True)

@@ -61,6 +61,7 @@ class Range(NamedTuple):
 
 def check(work: Work, store: Store) -> None:
     """Refuse an output that is not ours before anything is written to it."""
+    work.number("partition_bytes", PARTITION_BYTES)
     _shape(work, store)
 
 
@@ -150,7 +151,7 @@ def _partitions(work: Work, ranges: list[Range]) -> list[Partition]:
         end_seq=Bound(by_topic=tuple((one.instance.name, one.instance.upto) for one in ranges)),
         meta_json=True,
         on_data_loss="emit",
-        partition_bytes=int(work.options.get("partition_bytes") or PARTITION_BYTES),
+        partition_bytes=work.number("partition_bytes", PARTITION_BYTES),
     )
     parts = plan_read(work.fs, options, work.clock.now_ms())
     known = {(one.instance.id, one.instance.epoch) for one in ranges}

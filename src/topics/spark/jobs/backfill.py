@@ -58,6 +58,7 @@ def check(work: Work, store: Store) -> None:
         raise SourceError("invalid_option", "--into: a topic cannot be replayed into itself", "name another one")
     if work.options.get("transform") and work.options.get("sql"):
         raise SourceError("invalid_option", "--transform and --sql exclude each other", "use one of them")
+    work.number("step", RANGE)
     _function(work)
 
 
@@ -89,12 +90,9 @@ def name_of(work: Work) -> str:
 
 
 def _asked(work: Work, store: Store) -> Asked:
-    given = {name: work.options.get(name) for name in ("first", "last", "step")}
-    step = int(given["step"] or RANGE)
-    if step < 1:
-        raise SourceError("invalid_option", "--step: a range has at least one seq", "use a larger number")
-    instance = store.instances[0]
-    return Asked(instance, int(given["first"] or 1), int(given["last"] or _reach(work, instance)), step)
+    instance, last = store.instances[0], work.options.get("last")
+    reach = _reach(work, instance) if last is None else int(last)
+    return Asked(instance, work.number("first", 1, least=0), reach, work.number("step", RANGE))
 
 
 def _reach(work: Work, instance: Instance) -> int:

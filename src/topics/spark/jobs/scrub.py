@@ -81,7 +81,7 @@ def run(work: Work, store: Store) -> Outcome:
         items = [
             Item(path, _of(one, span), one.cold.where, id, in_use, span)
             for one in topics
-            for span in spans(one, int(work.options.get("span_bytes") or PARTITION_BYTES))
+            for span in spans(one, work.number("span_bytes", PARTITION_BYTES))
         ]
         told = spread(work.spark(), items, examined, work.tell, "parts examined") if items else []
         return merged(map(_area, told))

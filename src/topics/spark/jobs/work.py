@@ -101,6 +101,14 @@ class Work:
             raise SourceError("usage", f"{self.job} writes files", "name a directory with --out")
         return self.out
 
+    def number(self, option: str, default: int, *, least: int = 1) -> int:
+        """An option that counts something; the default if it was not given."""
+        given = self.options.get(option)
+        if given is not None and int(given) < least:
+            name = {"first": "from"}.get(option, option.replace("_", "-"))
+            raise SourceError("invalid_option", f"--{name}: {given} is less than {least}", "use a larger number")
+        return default if given is None else int(given)
+
     def close(self) -> None:
         """Stop a session that was started for this run."""
         if self._own and self._spark is not None:

@@ -2,6 +2,7 @@
 
 use crate::frame::{self, entry, is_text, misfits, u16_at, u32_at, u64_at, Checked, Out, Why, HAS_NODE, HAS_TAG};
 use crate::json::{meta_of, Meta};
+use crate::write::Place;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub const HEADER_BYTES: usize = 29;
@@ -12,6 +13,8 @@ pub const DELETE_BYTE: u8 = 0xD5;
 /// Checksum and delete flag.
 pub const TAIL_BYTES: usize = 9;
 const HOPS_SHIFT: u8 = 4;
+/// Of the lengths in a frame; from there on a WAL frame has the same bytes behind its `ts`, up to the checksum.
+const LENS_AT: usize = 21;
 /// Of the seq in a WAL frame; from there on both kinds have the same bytes up to the checksum.
 const WAL_SEQ_AT: usize = 14;
 
@@ -228,6 +231,58 @@ pub fn stamp(frames: &mut [u8], begins: &[u64], first_seq: u64, ts: u64, mask: u
         frames[sum_at..sum_at + 8].copy_from_slice(&digest.to_le_bytes());
     }
     Made::All(Vec::new(), entries)
+}
+
+/// Records of a staged chunk as the log and the index take them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Framed<'a> {
+    /// Of the WAL.
+    pub frames: Vec<u8>,
+    /// Where each of them begins, as 64-bit numbers.
+    pub offsets: Vec<u8>,
+    pub entries: Vec<u8>,
+    /// Of each record; empty where none has one.
+    pub tags: Vec<Option<&'a [u8]>>,
+    pub accounted: usize,
+}
+
+/// WAL frames of the staged frames at `begins`; `None`: one is none, or the twin has to look.
+pub fn appends<'a>(chunk: &'a [u8], begins: &[u64], place: &Place) -> Option<Framed<'a>> {
+    let mut made = Framed {
+        frames: Vec::with_capacity(begins.len() * frame::EXTRA_BYTES + chunk.len().min(begins.len() * 4096)),
+        offsets: Vec::with_capacity(begins.len() * 8),
+        entries: Vec::with_capacity(begins.len() * frame::ENTRY_BYTES),
+        tags: Vec::new(),
+        accounted: 0,
+    };
+    let last = begins.len().wrapping_sub(1);
+    for (i, (seq, &begin)) in (place.first_seq..).zip(begins).enumerate() {
+        let found = staged(chunk, begin)?;
+        let (node_len, tag_len, _) = lens(found, 0);
+        let (tag_at, sum_at) = (HEADER_BYTES + node_len, found.len() - TAIL_BYTES);
+        let accounted = accounted(&found[tag_at + tag_len..sum_at])?;
+        let more = if place.more || i != last { frame::MORE } else { 0 };
+        if found[4] & HAS_TAG != 0 {
+            made.tags.resize(i, None);
+            made.tags.push(Some(&found[tag_at..tag_at + tag_len]));
+        }
+        let at = made.frames.len();
+        made.offsets.extend_from_slice(&(at as u64).to_le_bytes());
+        made.frames.extend_from_slice(&((found.len() + frame::EXTRA_BYTES - 4) as u32).to_le_bytes());
+        made.frames.extend_from_slice(&[frame::APPEND, place.flags | found[4] | more]);
+        made.frames.extend_from_slice(&place.topic_id.to_le_bytes());
+        made.frames.extend_from_slice(&seq.to_le_bytes());
+        made.frames.extend_from_slice(&place.ts.to_le_bytes());
+        made.frames.extend_from_slice(&found[LENS_AT..sum_at]);
+        let digest = xxh3_64(&made.frames[at + 4..]);
+        made.frames.extend_from_slice(&digest.to_le_bytes());
+        entry(&mut made.entries, 0, found.len(), place.ts, found[4], accounted);
+        made.accounted += accounted;
+    }
+    if !made.tags.is_empty() {
+        made.tags.resize(begins.len(), None);
+    }
+    Some(made)
 }
 
 /// The bytes of a frame that has no place yet.

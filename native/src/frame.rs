@@ -93,10 +93,12 @@ pub fn append(out: &mut Out, head: &Head, data: impl FnOnce(&mut Out)) -> usize 
 
 /// Add an `.idx` entry [S-122]; `size` is that of the `.data` frame.
 pub fn entry(entries: &mut Vec<u8>, offset: usize, size: usize, ts: u64, flags: u8, accounted: usize) {
-    entries.extend_from_slice(&(offset as u32).to_le_bytes());
-    entries.extend_from_slice(&(size as u32).to_le_bytes());
-    entries.extend_from_slice(&ts.to_le_bytes());
-    entries.extend_from_slice(&(u32::from(flags) | ((size - accounted) as u32) << 8).to_le_bytes());
+    let mut made = [0; ENTRY_BYTES];
+    made[..4].copy_from_slice(&(offset as u32).to_le_bytes());
+    made[4..8].copy_from_slice(&(size as u32).to_le_bytes());
+    made[8..16].copy_from_slice(&ts.to_le_bytes());
+    made[16..].copy_from_slice(&(u32::from(flags) | ((size - accounted) as u32) << 8).to_le_bytes());
+    entries.extend_from_slice(&made);
 }
 
 /// Why bytes are not a frame [S-26]; the numbers are those of the Python twin.

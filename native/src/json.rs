@@ -20,6 +20,8 @@ pub struct Scanner<'a> {
 struct Open {
     bits: [u64; DEPTH_MAX / 64],
     depth: usize,
+    /// The innermost one is an object.
+    is_object: bool,
 }
 
 impl Open {
@@ -27,11 +29,15 @@ impl Open {
         let (word, bit) = (self.depth / 64, self.depth % 64);
         self.bits[word] = self.bits[word] & !(1 << bit) | u64::from(is_object) << bit;
         self.depth += 1;
+        self.is_object = is_object;
     }
 
-    fn is_object(&self) -> bool {
-        let top = self.depth - 1;
-        self.bits[top / 64] >> (top % 64) & 1 == 1
+    fn pop(&mut self) {
+        self.depth -= 1;
+        if self.depth > 0 {
+            let top = self.depth - 1;
+            self.is_object = self.bits[top / 64] >> (top % 64) & 1 == 1;
+        }
     }
 }
 
@@ -41,11 +47,13 @@ impl<'a> Scanner<'a> {
     }
 
     /// The next byte, if there is one.
+    #[inline]
     pub fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
 
     /// Pass this byte.
+    #[inline]
     pub fn expect(&mut self, byte: u8) -> Option<()> {
         if self.peek()? == byte {
             self.at += 1;
@@ -56,7 +64,15 @@ impl<'a> Scanner<'a> {
     }
 
     /// Pass insignificant whitespace.
+    #[inline]
     pub fn space(&mut self) {
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            self.blanks();
+        }
+    }
+
+    #[cold]
+    fn blanks(&mut self) {
         let begin = self.at;
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
@@ -80,7 +96,7 @@ impl<'a> Scanner<'a> {
 
     /// Pass a value.
     pub fn value(&mut self) -> Option<()> {
-        let mut open = Open { bits: [0; DEPTH_MAX / 64], depth: 0 };
+        let mut open = Open { bits: [0; DEPTH_MAX / 64], depth: 0, is_object: false };
         loop {
             match self.peek()? {
                 b'"' => {
@@ -116,10 +132,11 @@ impl<'a> Scanner<'a> {
     }
 
     /// A value has ended: pass closing brackets and a comma. Whether another value follows.
+    #[inline]
     fn ended(&mut self, open: &mut Open) -> Option<bool> {
         while open.depth > 0 {
             self.space();
-            let is_object = open.is_object();
+            let is_object = open.is_object;
             match self.peek()? {
                 b',' => {
                     self.at += 1;
@@ -134,7 +151,7 @@ impl<'a> Scanner<'a> {
                 _ => return None,
             }
             self.at += 1;
-            open.depth -= 1;
+            open.pop();
         }
         Some(false)
     }
@@ -188,8 +205,7 @@ impl<'a> Scanner<'a> {
         self.expect(b'"')?;
         let mut escaped = false;
         loop {
-            self.plain();
-            match self.peek()? {
+            match self.plain()? {
                 b'"' => {
                     self.at += 1;
                     return Some(escaped);
@@ -198,15 +214,16 @@ impl<'a> Scanner<'a> {
                     escaped = true;
                     self.escape()?;
                 }
-                0..=0x1f => return None,
-                _ => self.at += 1,
+                _ => return None,
             }
         }
     }
 
-    /// Pass bytes that end no string and need no look, eight at a time.
-    fn plain(&mut self) {
-        while let Some(piece) = self.text.get(self.at..self.at + 8) {
+    /// Pass bytes of a string that need no look, eight at a time; the one that does: a quote, backslash or control.
+    #[inline]
+    fn plain(&mut self) -> Option<u8> {
+        let (text, mut at) = (self.text, self.at);
+        while let Some(piece) = text.get(at..at + 8) {
             let word = u64::from_le_bytes(piece.try_into().expect("eight bytes"));
             let quote = word ^ (ONES * u64::from(b'"'));
             let backslash = word ^ (ONES * u64::from(b'\\'));
@@ -216,11 +233,20 @@ impl<'a> Scanner<'a> {
                 & HIGHS;
             if found != 0 {
                 // A borrow may mark bytes above the lowest one that counts, never below it.
-                self.at += found.trailing_zeros() as usize / 8;
-                return;
+                let bits = found.trailing_zeros() & !7;
+                self.at = at + bits as usize / 8;
+                return Some((word >> bits) as u8);
             }
-            self.at += 8;
+            at += 8;
         }
+        while let Some(&byte) = text.get(at) {
+            if let b'"' | b'\\' | 0..=0x1f = byte {
+                self.at = at;
+                return Some(byte);
+            }
+            at += 1;
+        }
+        None
     }
 
     /// Pass one escape; surrogates come in pairs.

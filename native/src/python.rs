@@ -14,10 +14,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 /// Changes with any signature: `topics.codec.kernel` uses no other one.
-const INTERFACE: u32 = 2;
+const INTERFACE: u32 = 3;
 
 /// About what is done in the time that handing the interpreter over and back takes.
 const ALONE_BYTES: usize = 64 << 10;
+
+/// What a record counts for where bytes are not counted: a usual one has as many.
+const ALONE_RECORD: usize = 160;
 
 /// Work on so many bytes, without the interpreter if they are many.
 fn work<T: Send>(py: Python<'_>, bytes: usize, call: impl FnOnce() -> T + Send) -> T {
@@ -192,7 +195,7 @@ impl Written {
         more: bool,
         begin: usize,
         end: Option<usize>,
-    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyBytes>)> {
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         let (body, node) = (self.body.as_bytes(py), &self.found.node);
         let records = &self.found.records;
         let Some(chosen) = records.get(begin..end.unwrap_or(records.len())) else {
@@ -209,7 +212,7 @@ impl Written {
                 work(py, raw.len(), || write::frames(body, chosen, node, &place, &mut Out::new(raw), &mut entries));
             Ok(())
         })?;
-        Ok((frames, PyList::new(py, offsets)?, PyBytes::new(py, &entries)))
+        Ok((frames, PyBytes::new(py, &offsets), PyBytes::new(py, &entries)))
     }
 }
 
@@ -436,13 +439,59 @@ fn project<'py>(
 fn project_wal<'py>(
     py: Python<'py>,
     frames: &[u8],
-    offsets: Vec<u64>,
+    offsets: &[u8],
     tags: bool,
     metas: bool,
     data: bool,
 ) -> Option<Bound<'py, PyBytes>> {
     let wanted = Wanted { tags, metas, data };
-    render::wal(frames, &offsets, wanted).map(|found| PyBytes::new(py, &found.text))
+    render::wal(frames, &numbers(offsets), wanted).map(|found| PyBytes::new(py, &found.text))
+}
+
+type Appends<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, usize);
+
+/// WAL frames of staged frames, where each begins, their entries, tags and accounted bytes; `None`: the twin has to look.
+#[pyfunction]
+#[pyo3(signature = (chunk, begins, topic_id, first_seq, ts, flags, more, /))]
+#[allow(clippy::too_many_arguments)]
+fn appends<'py>(
+    py: Python<'py>,
+    chunk: &[u8],
+    begins: &[u8],
+    topic_id: u64,
+    first_seq: u64,
+    ts: u64,
+    flags: u8,
+    more: bool,
+) -> PyResult<Option<Appends<'py>>> {
+    let begins = numbers(begins);
+    if first_seq.checked_add(begins.len() as u64).is_none() {
+        return Ok(None);
+    }
+    let place = Place { topic_id, first_seq, ts, flags, more };
+    let Some(made) = work(py, begins.len() * ALONE_RECORD, || data::appends(chunk, &begins, &place)) else {
+        return Ok(None);
+    };
+    let tags = PyList::new(py, made.tags.iter().map(|tag| tag.map(|tag| PyBytes::new(py, tag))))?;
+    let (frames, offsets) = (PyBytes::new(py, &made.frames), PyBytes::new(py, &made.offsets));
+    Ok(Some((frames, offsets, PyBytes::new(py, &made.entries), tags, made.accounted)))
+}
+
+/// Places with what is added to each of them, one part behind another.
+#[pyfunction]
+#[pyo3(signature = (parts, /))]
+fn shifted<'py>(py: Python<'py>, parts: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyBytes>> {
+    let mut made = Vec::with_capacity(parts.len() * 8);
+    for part in parts {
+        let (base, offsets) = part.extract::<(u64, Bound<'py, PyBytes>)>()?;
+        for offset in offsets.as_bytes().chunks_exact(8) {
+            let Some(place) = base.checked_add(frame::u64_at(offset, 0)) else {
+                return Err(PyValueError::new_err("a place does not fit 64 bits"));
+            };
+            made.extend_from_slice(&place.to_le_bytes());
+        }
+    }
+    Ok(PyBytes::new(py, &made))
 }
 
 /// How many usual records of the log library lie behind `begin`, and where the first other bytes are.
@@ -468,6 +517,8 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tail_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(reframe, module)?)?;
     module.add_function(wrap_pyfunction!(stamp, module)?)?;
+    module.add_function(wrap_pyfunction!(appends, module)?)?;
+    module.add_function(wrap_pyfunction!(shifted, module)?)?;
     module.add_function(wrap_pyfunction!(walk_records, module)?)?;
     module.add_function(wrap_pyfunction!(project, module)?)?;
     module.add_function(wrap_pyfunction!(project_wal, module)?)?;

@@ -21,25 +21,29 @@ pub struct Limits {
     pub node_bytes: usize,
 }
 
-/// A value in the body, and how long it is without insignificant whitespace.
+/// A value in the body, and how long it is without insignificant whitespace. A body is shorter than 4 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    pub begin: usize,
-    pub end: usize,
-    pub len: usize,
+    begin: u32,
+    end: u32,
+    len: u32,
 }
 
 impl Span {
     fn of<'a>(&self, body: &'a [u8]) -> &'a [u8] {
-        &body[self.begin..self.end]
+        &body[self.begin as usize..self.end as usize]
+    }
+
+    fn size(&self) -> usize {
+        self.len as usize
     }
 
     fn copy(&self, body: &[u8], out: &mut Out) {
         if self.len == self.end - self.begin {
             out.put(self.of(body));
         } else {
-            let written = compact(self.of(body), out.next(self.len));
-            debug_assert_eq!(written, self.len);
+            let written = compact(self.of(body), out.next(self.size()));
+            debug_assert_eq!(written, self.size());
         }
     }
 }
@@ -49,15 +53,15 @@ impl Span {
 pub enum Text {
     Absent,
     /// The inside of a string without escapes.
-    At(usize, usize),
-    Made(Vec<u8>),
+    At(u32, u32),
+    Made(Box<[u8]>),
 }
 
 impl Text {
     pub fn bytes<'a>(&'a self, body: &'a [u8]) -> Option<&'a [u8]> {
         match self {
             Text::Absent => None,
-            Text::At(begin, end) => Some(&body[*begin..*end]),
+            Text::At(begin, end) => Some(&body[*begin as usize..*end as usize]),
             Text::Made(text) => Some(text),
         }
     }
@@ -74,7 +78,7 @@ pub struct Record {
 impl Record {
     /// Canonical bytes of data and meta [REC-12].
     pub fn accounted(&self) -> usize {
-        self.data.len + self.meta.map_or(0, |meta| meta.len)
+        self.data.size() + self.meta.map_or(0, |meta| meta.size())
     }
 
     /// Of node and tag; `batch` is that of a node for records that have none.
@@ -83,7 +87,7 @@ impl Record {
     }
 
     fn envelope_bytes(&self) -> usize {
-        self.data.len + self.meta.map_or(6, |meta| meta.len + 11)
+        self.data.size() + self.meta.map_or(6, |meta| meta.size() + 11)
     }
 
     /// The envelope the record is stored in [S-40].
@@ -199,11 +203,11 @@ fn text(at: &mut Scanner, most: usize) -> Option<Text> {
     let escaped = at.string()?;
     let inside = &at.text[begin..at.at - 1];
     if !escaped {
-        return if inside.len() <= most { Some(Text::At(begin, at.at - 1)) } else { None };
+        return if inside.len() <= most { Some(Text::At(begin as u32, at.at as u32 - 1)) } else { None };
     }
     let made = unescaped(inside)?;
     if made.len() <= most {
-        Some(Text::Made(made))
+        Some(Text::Made(made.into()))
     } else {
         None
     }
@@ -217,7 +221,13 @@ fn all(at: &mut Scanner, limits: &Limits) -> Option<Vec<Record>> {
         if records.len() == limits.records {
             return None;
         }
+        let begin = at.at;
         records.push(one(at, limits)?);
+        if records.len() == 1 {
+            // Records of a write are mostly alike.
+            let alike = (at.text.len() - at.at) / (at.at - begin);
+            records.reserve_exact(alike.min(limits.records - 1));
+        }
         at.space();
         if at.peek()? == b']' {
             at.at += 1;
@@ -264,7 +274,8 @@ fn one(at: &mut Scanner, limits: &Limits) -> Option<Record> {
 fn span(at: &mut Scanner) -> Option<Span> {
     let (begin, spaces) = (at.at, at.spaces);
     at.value()?;
-    Some(Span { begin, end: at.at, len: at.at - begin - (at.spaces - spaces) })
+    let len = at.at - begin - (at.spaces - spaces);
+    Some(Span { begin: begin as u32, end: at.at as u32, len: len as u32 })
 }
 
 /// An object that is small enough, or null.
@@ -275,7 +286,7 @@ fn headers(at: &mut Scanner, limits: &Limits) -> Option<Option<Span>> {
         return Some(None);
     }
     let value = found.of(at.text);
-    if first != b'{' || found.len > limits.meta_bytes {
+    if first != b'{' || found.size() > limits.meta_bytes {
         return None;
     }
     let colons = value.iter().filter(|&&byte| byte == b':').count();
@@ -316,7 +327,7 @@ pub struct Place {
     pub more: bool,
 }
 
-/// Write the frames and the index entries of some records; where each frame begins.
+/// Write the frames and the index entries of some records; where each frame begins, as 64-bit numbers.
 pub fn frames(
     body: &[u8],
     records: &[Record],
@@ -324,9 +335,9 @@ pub fn frames(
     place: &Place,
     out: &mut Out,
     entries: &mut Vec<u8>,
-) -> Vec<usize> {
+) -> Vec<u8> {
     let batch_node = node.bytes(body);
-    let mut offsets = Vec::with_capacity(records.len());
+    let mut offsets = Vec::with_capacity(records.len() * 8);
     entries.reserve(records.len() * frame::ENTRY_BYTES);
     let last = records.len().wrapping_sub(1);
     for (i, record) in records.iter().enumerate() {
@@ -343,7 +354,7 @@ pub fn frames(
             tag: tag.unwrap_or(b""),
             data_len: record.envelope_bytes(),
         };
-        offsets.push(out.at);
+        offsets.extend_from_slice(&(out.at as u64).to_le_bytes());
         let size = frame::append(out, &head, |out| record.envelope(body, out));
         frame::entry(entries, 0, size - frame::EXTRA_BYTES, place.ts, kind, record.accounted());
     }
@@ -367,7 +378,7 @@ mod tests {
         let scanned = found(body).unwrap();
         assert_eq!(scanned.records.len(), 2);
         assert_eq!(scanned.accounted, 5 + 8);
-        assert_eq!(scanned.records[0].tag, Text::Made(b"t\n".to_vec()));
+        assert_eq!(scanned.records[0].tag, Text::Made(b"t\n"[..].into()));
         assert_eq!(scanned.node.bytes(body.as_bytes()), Some(&b"n"[..]));
         let (begin, end) = scanned.others[2].unwrap();
         assert_eq!(&body[begin..end], "true");
@@ -379,7 +390,7 @@ mod tests {
         assert_eq!(out.at, out.bytes.len());
         let checked = frame::verify(&raw, 0, raw.len());
         assert_eq!((checked.stop, checked.rows.len()), (raw.len(), 2 * frame::ROW_BYTES));
-        assert_eq!(offsets, [0, 46 + 1 + 2 + 5 + 6]);
+        assert_eq!(offsets, [0u64.to_le_bytes(), (46u64 + 1 + 2 + 5 + 6).to_le_bytes()].concat());
         assert_eq!(entries.len(), 40);
         assert!(raw.windows(11).any(|piece| piece == b"{\"d\":[1,2]}"));
     }

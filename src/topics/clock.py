@@ -30,5 +30,5 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
+    # Called several times for each request: one call less.
+    monotonic_ns = staticmethod(time.monotonic_ns)

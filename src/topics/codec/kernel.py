@@ -22,7 +22,7 @@ from topics.settings import environment
 Buffer = bytes | bytearray | memoryview
 Name = Literal["pure", "native"]
 
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 """Of the compiled functions; a kernel with another one is none of ours."""
 
 
@@ -58,7 +58,7 @@ class Written(Protocol):
     def rows(self) -> list[tuple[str | None, str | None, bytes]]: ...
     def framed(
         self, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, begin: int = 0, end: int | None = None, /
-    ) -> tuple[bytes, list[int], bytes]: ...
+    ) -> tuple[bytes, bytes, bytes]: ...
 
 
 Records = list[tuple[str | None, str | None, bytes]]
@@ -82,13 +82,15 @@ class Native(Protocol):
         self, buffer: Buffer, offsets: bytes, mask: int, at: int, hops: bytes | None, /
     ) -> tuple[bytes, bytes] | int | None: ...
     def stamp(self, frames: bytearray, begins: bytes, first_seq: int, ts: int, mask: int, /) -> bytes | int | None: ...
+    def appends(
+        self, chunk: bytes, begins: bytes, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, /
+    ) -> tuple[bytes, bytes, bytes, list[bytes | None], int] | None: ...
+    def shifted(self, parts: list[tuple[int, bytes]], /) -> bytes: ...
     def walk_records(self, buffer: Buffer, begin: int, end: int, /) -> tuple[int, int]: ...
     def project(
         self, buffer: Buffer, entries: bytes, first_seq: int, mask: int, tags: bool, metas: bool, data: bool, /
     ) -> bytes | None: ...
-    def project_wal(
-        self, frames: bytes, offsets: list[int], tags: bool, metas: bool, data: bool, /
-    ) -> bytes | None: ...
+    def project_wal(self, frames: bytes, offsets: bytes, tags: bool, metas: bool, data: bool, /) -> bytes | None: ...
 
 
 def _load() -> Native | None:

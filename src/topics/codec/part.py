@@ -32,9 +32,10 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest, xxh3_128
 
-from topics.codec import frame, segment
+from topics.codec import frame, kernel, segment
 from topics.codec.envelope import accounted_sizes
 from topics.codec.frame import Buffer, NotAFrame, Record, Why
+from topics.codec.offsets import SIZE, pack
 from topics.codec.segment import FRAME_BYTES_MIN, FRAME_LEN_MAX, FRAME_LEN_MIN, HAS_NODE, HAS_TAG, HEADER_BYTES, IDX
 
 LENGTHS_AT: Final = 21
@@ -146,11 +147,17 @@ class Framed(NamedTuple):
 
     frames: bytes
     """Of the WAL."""
-    offsets: list[int]
-    """Of each record's frame in `frames`."""
+    offsets: bytes
+    """Of each record's frame in `frames` (codec.offsets)."""
     entries: bytes
     tags: list[bytes | None]
+    """Nothing where no record has one."""
     accounted: int
+
+    @property
+    def records(self) -> int:
+        """How many they are."""
+        return len(self.offsets) // SIZE
 
 
 def appends(
@@ -160,6 +167,11 @@ def appends(
 
     `more` says that the submission goes on behind the last of them.
     """
+    flag = frame.DURABLE if durable else 0
+    if kernel.native is not None and begins:
+        made = kernel.native.appends(chunk, pack(begins), topic_id, first_seq, ts, flag, more)
+        if made is not None:
+            return Framed(*made)
     heads: npt.NDArray[Any] = frame.gather(memoryview(chunk), begins, segment.HEADER)
     starts = np.array(begins, np.int64)
     sizes = heads["frame_len"].astype(np.int64) + 4
@@ -170,12 +182,12 @@ def appends(
     entries["offset"], entries["len"], entries["ts"] = 0, sizes, ts
     entries["flags_ovh"] = flags | sizes - accounted << 8
     ends = np.cumsum(sizes + _WAL_EXTRA)
-    chained = flags | frame.MORE | (frame.DURABLE if durable else 0)
+    chained = flags | frame.MORE | flag
     if not more and len(chained):
         chained[-1] ^= frame.MORE
     frames = _signed(chunk, begins, (starts + sizes).tolist(), chained.tolist(), topic_id, first_seq, ts)
     assert len(frames) == (int(ends[-1]) if len(ends) else 0), "readers go by these places"
-    offsets = (ends - sizes - _WAL_EXTRA).tolist()
+    offsets = (ends - sizes - _WAL_EXTRA).astype("<u8").tobytes()
     return Framed(frames, offsets, entries.tobytes(), _tags(chunk, begins, heads), int(accounted.sum()))
 
 
@@ -195,8 +207,8 @@ def _signed(
 
 
 def _tags(chunk: bytes, begins: list[int], heads: npt.NDArray[Any]) -> list[bytes | None]:
-    tags: list[bytes | None] = [None] * len(begins)
     tagged = np.flatnonzero(heads["flags"] & HAS_TAG)
+    tags: list[bytes | None] = [None] * len(begins) if len(tagged) else []
     lens = zip(tagged.tolist(), heads["node_len"][tagged].tolist(), heads["tag_len"][tagged].tolist(), strict=True)
     for at, node_len, tag_len in lens:
         tag_at = begins[at] + HEADER_BYTES + node_len

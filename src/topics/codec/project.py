@@ -157,15 +157,18 @@ def _formatted(
     return out
 
 
-def run_of_wal(raw: bytes, offsets: list[int], wanted: Projection) -> list[bytes] | None:
-    """Records of frames in a row that were encoded here and never left memory: nothing is verified."""
+def run_of_wal(raw: bytes, offsets: bytes, wanted: Projection) -> list[bytes] | None:
+    """Records of frames in a row that were encoded here and never left memory: nothing is verified.
+
+    `offsets` are where they begin (codec.offsets).
+    """
     if kernel.native is not None and wanted.mask is None:
         made = kernel.native.project_wal(raw, offsets, wanted.tags, wanted.metas, wanted.data)
         if made is not None:
             return [made]
-    if len(offsets) < FEW or wanted.mask is not None:
-        return stored([frame.fields(raw, offset) for offset in offsets], wanted)
-    at = np.array(offsets, np.int64)
+    at = np.frombuffer(offsets, "<u8").astype(np.int64)
+    if len(at) < FEW or wanted.mask is not None:
+        return stored([frame.fields(raw, offset) for offset in at.tolist()], wanted)
     heads = frame.gather(memoryview(raw), at, frame.HEADER)
     around = heads["node_len"].astype(np.int64) + heads["tag_len"]
     text_at = at + frame.HEADER_BYTES

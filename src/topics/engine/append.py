@@ -13,13 +13,14 @@ Owner only, but for `Write.prepare`, which is the caller's.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from topics.codec import control
+from topics.codec import control, offsets
 from topics.codec.frame import DURABLE
 from topics.engine import forward, lifecycle, retention
 from topics.engine.admission import Turn
@@ -47,6 +48,8 @@ from topics.storage.shard import Frames, frames_bytes
 log = logging.getLogger("topics.engine")
 
 _FREED_ITEMS: Final = 4
+_APART_BYTES: Final = 2048
+"""Writes of more bytes than that on average stay apart in memory: copying them costs more than their places."""
 
 
 class Write(NamedTuple):
@@ -457,8 +460,8 @@ class _Piece(NamedTuple):
     """Some of the records of a large write, framed."""
 
     frames: bytes
-    offsets: list[int]
-    """Of each record's frame in `frames`."""
+    offsets: bytes
+    """Of each record's frame in `frames` (codec.offsets)."""
     entries: bytes
 
 
@@ -478,8 +481,8 @@ class Staged(Ticket):
         self.lsn = False
         self.settled = False
         self.frames = b""
-        self.offsets: list[int] = []
-        """Of each record's frame in `frames`."""
+        self.offsets = b""
+        """Of each record's frame in `frames` (codec.offsets)."""
         self.entries = b""
         """What the index keeps of them."""
         self.pieces: list[_Piece] = []
@@ -606,31 +609,31 @@ class Staged(Ticket):
         assert core.wal is not None
         assert isinstance(lsn, Lsn)
         at = core.wal.location(lsn.group, lsn.file_no, lsn.offset + self.prefix_bytes)
-        places: list[int] = []
+        places: list[tuple[int, bytes]] = []
         entries: list[bytes] = []
         end = seq + self.count
         for piece in self.pieces:
-            places += [at + offset for offset in piece.offsets]
+            places.append((at, piece.offsets))
             entries.append(piece.entries)
             if end - seq <= TOPIC_RECORDS_MAX:
                 # Those in front would be let go of at once.
                 core.recent.add(topic_id, seq, piece.frames, piece.offsets)
-            seq += len(piece.offsets)
+            seq += len(piece.offsets) // offsets.SIZE
             at += len(piece.frames)
         let_go(core, self.pieces)
-        return Appended(self.seq_before, b"".join(entries), places, self.prepared.tags, self.total, self.ts)
+        located = array("Q", offsets.shifted(places))
+        return Appended(self.seq_before, b"".join(entries), located, self.tags(), self.total, self.ts)
 
     def tags(self) -> Sequence[str | None]:
         """Of its records; none if no record has one."""
         return self.prepared.tags if self.prepared.has_tags else ()
 
-    def places(self) -> list[int]:
-        """Of its records in the log."""
+    def place(self) -> int:
+        """Of its first record in the log."""
         lsn = self.lsn
         assert self._core.wal is not None
         assert isinstance(lsn, Lsn)
-        began = self._core.wal.location(lsn.group, lsn.file_no, lsn.offset + self.prefix_bytes)
-        return [began + offset for offset in self.offsets]
+        return self._core.wal.location(lsn.group, lsn.file_no, lsn.offset + self.prefix_bytes)
 
     def _carry_through(self, edge: Edge) -> None:
         """What it took along is in the log now; and it may have brought keys of copies."""
@@ -720,30 +723,30 @@ def _dedupe_frame(topic: Topic, write: Write, first: int, count: int, ts: int, d
 
 def _appended(core: Core, topic: Topic, staged: Sequence[Staged]) -> Appended:
     """What the index keeps of writes in a row; their frames become the newest in memory."""
-    one = staged[0]
-    if len(staged) == 1:
-        frames, offsets, entries, tags, total = one.frames, one.offsets, one.entries, one.tags(), one.total
-    else:
-        frames, offsets, entries, tags, total = _together(staged)
-    first, ts = one.seq_before, staged[-1].ts
+    one, ts = staged[0], staged[-1].ts
     if not isinstance(one.lsn, Lsn):
-        return Appended(first, entries, offsets, tags, total, ts, frames)
-    places: list[int] = []
-    for one in staged:
-        places += one.places()
-    core.recent.add(topic.id, first, frames, offsets)
-    return Appended(first, entries, places, tags, total, ts)
-
-
-def _together(staged: Sequence[Staged]) -> tuple[bytes, list[int], bytes, Sequence[str | None], int]:
-    """Frames, their places, index entries, tags and size of writes in a row."""
-    offsets: list[int] = []
-    at = 0
-    for one in staged:
-        offsets += [at + offset for offset in one.offsets]
-        at += len(one.frames)
+        begins = array("Q", one.offsets)
+        return Appended(one.seq_before, one.entries, begins, one.tags(), one.total, ts, one.frames)
+    places = array("Q", offsets.shifted([(one.place(), one.offsets) for one in staged]))
+    _remember(core, topic, staged)
+    if len(staged) == 1:
+        return Appended(one.seq_before, one.entries, places, one.tags(), one.total, ts)
     tags: Sequence[str | None] = ()
     if any(one.prepared.has_tags for one in staged):
         tags = [tag for one in staged for tag in one.prepared.tags]
-    frames, entries = b"".join([one.frames for one in staged]), b"".join([one.entries for one in staged])
-    return frames, offsets, entries, tags, sum([one.total for one in staged])
+    entries = b"".join([one.entries for one in staged])
+    return Appended(one.seq_before, entries, places, tags, sum([one.total for one in staged]), ts)
+
+
+def _remember(core: Core, topic: Topic, staged: Sequence[Staged]) -> None:
+    """Keep the frames of writes in a row: small ones put together, so that a place in memory holds many."""
+    if len(staged) == 1 or sum([len(one.frames) for one in staged]) > _APART_BYTES * len(staged):
+        for one in staged:
+            core.recent.add(topic.id, one.seq_before, one.frames, one.offsets)
+        return
+    parts: list[tuple[int, bytes]] = []
+    at = 0
+    for one in staged:
+        parts.append((at, one.offsets))
+        at += len(one.frames)
+    core.recent.add(topic.id, staged[0].seq_before, b"".join([one.frames for one in staged]), offsets.shifted(parts))

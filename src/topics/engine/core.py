@@ -41,7 +41,7 @@ from topics.model import SYSTEM_TOPICS
 from topics.storage.lockfile import FailedSync
 from topics.storage.maps import MapCache
 from topics.storage.owner import Owner
-from topics.storage.shard import Frames, Shard
+from topics.storage.shard import Done, Frames, Shard
 from topics.storage.shard import Lsn as ShardLsn
 from topics.storage.shards import Shards
 from topics.storage.staging import Staging
@@ -232,11 +232,13 @@ class Core:
             ticket.lsn = True
             self.publish(topic)
             return
+        shard = self.shard(topic.id)
         try:
-            self.submit(topic.id, frames, count, partial(self._committed, topic, ticket), durable, control)
+            self._hand_over(shard, frames, count, partial(self._logged, shard.key, topic, ticket), durable, control)
         except TopicsError:
             topic.tickets.remove(ticket)
             raise
+        self._noted(shard)
 
     def stage_together(
         self,
@@ -309,11 +311,17 @@ class Core:
         control: bool = True,
     ) -> None:
         """Hand frames to a shard, behind the run's `ready` mark [S-245]."""
-        place = partial(_placed, shard.key, done)
+        self._hand_over(shard, frames, count, partial(_placed, shard.key, done), durable, control)
+
+    def _hand_over(self, shard: Shard, frames: Frames, count: int, place: Done, durable: bool, control: bool) -> None:
         if self.settling is None:
             shard.submit(frames, count, place, durable=durable, control=control)
         else:
             self.settling.hold(shard, frames, count, place, durable, control)
+
+    def _logged(self, group: str, topic: Topic, ticket: Ticket, outcome: ShardLsn | TopicsError) -> None:
+        """The shard is done with the frames of a ticket."""
+        self._committed(topic, ticket, outcome if isinstance(outcome, TopicsError) else Lsn(group, *outcome))
 
     def _committed(self, topic: Topic, ticket: Ticket, outcome: Lsn | Literal[True] | TopicsError) -> None:
         if ticket.settled:

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from topics.codec import control, envelope, frame
+from topics.codec.offsets import pack
 from topics.codec.segment import DELETED, HAS_NODE, HAS_TAG, HOPS_SHIFT, LOST, ovh
 from topics.engine import retention
 from topics.engine.alarms import Alarm
@@ -489,7 +490,7 @@ def _make_copies(core: Core, dest: Topic, copies: list[_Copy]) -> None:
     logged = core.is_logged(dest)
     dest.apply(Appended(first, b"".join(entries), offsets, tags, total, ts, frames, derived=logged))
     if logged:
-        core.recent.add(dest.id, first, frames, offsets)
+        core.recent.add(dest.id, first, frames, pack(offsets))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

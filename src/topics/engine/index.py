@@ -649,7 +649,7 @@ class Index:
             self._tags.drop_through(upper)
 
 
-def _rendered(found: list[tuple[bytes, list[int]]] | None, wanted: Projection) -> list[bytes] | None:
+def _rendered(found: list[tuple[bytes, bytes]] | None, wanted: Projection) -> list[bytes] | None:
     """Frames in memory as JSON; None where that takes a closer look, or there are none."""
     if found is None:
         return None

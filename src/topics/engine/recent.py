@@ -10,6 +10,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from topics.codec.offsets import SIZE
+from topics.codec.offsets import at as offset_at
+
 TOPIC_RECORDS_MAX: Final = 4096
 
 
@@ -20,14 +23,14 @@ class _Recent:
 
     def __init__(self) -> None:
         self.firsts: list[int] = []
-        self.batches: list[tuple[bytes, list[int]]] = []
+        self.batches: list[tuple[bytes, bytes]] = []
         self.gone = 0
         self.records = 0
 
     def drop_oldest(self) -> int:
         """Let go of the oldest batch; its first seq."""
         first, at = self.firsts[self.gone], self.gone
-        self.records -= len(self.batches[at][1])
+        self.records -= len(self.batches[at][1]) // SIZE
         self.batches[at] = _NOTHING
         self.gone += 1
         if self.gone > _GONE_MAX:
@@ -37,7 +40,7 @@ class _Recent:
 
 
 _GONE_MAX: Final = 256
-_NOTHING: Final[tuple[bytes, list[int]]] = (b"", [])
+_NOTHING: Final = (b"", b"")
 
 
 class RecentFrames:
@@ -49,18 +52,18 @@ class RecentFrames:
         self._topics: dict[int, _Recent] = {}
         self._order: OrderedDict[tuple[int, int], int] = OrderedDict()
 
-    def add(self, topic_id: int, first: int, frames: bytes, offsets: list[int]) -> None:
-        """Keep the frames of a submission; `offsets` are those of its records."""
+    def add(self, topic_id: int, first: int, frames: bytes, offsets: bytes) -> None:
+        """Keep the frames of a submission; `offsets` are those of its records (codec.offsets)."""
         if len(frames) > self.max_bytes:
             self.forget(topic_id)
             return
         topic = self._topics.setdefault(topic_id, _Recent())
-        if topic.firsts and topic.firsts[-1] + len(topic.batches[-1][1]) != first:
+        if topic.firsts and topic.firsts[-1] + len(topic.batches[-1][1]) // SIZE != first:
             self.forget(topic_id)
             topic = self._topics.setdefault(topic_id, _Recent())
         topic.firsts.append(first)
         topic.batches.append((frames, offsets))
-        topic.records += len(offsets)
+        topic.records += len(offsets) // SIZE
         self._order[topic_id, first] = len(frames)
         self.nbytes += len(frames)
         while topic.records > TOPIC_RECORDS_MAX and len(topic.firsts) - topic.gone > 1:
@@ -74,10 +77,10 @@ class RecentFrames:
         if topic is None:
             return None
         at = bisect_right(topic.firsts, seq) - 1
-        if at < 0 or seq - topic.firsts[at] >= len(topic.batches[at][1]):
+        if at < 0 or seq - topic.firsts[at] >= len(topic.batches[at][1]) // SIZE:
             return None
         frames, offsets = topic.batches[at]
-        return frames, offsets[seq - topic.firsts[at]]
+        return frames, offset_at(offsets, seq - topic.firsts[at])
 
     def find_all(self, topic_id: int, seqs: Sequence[int]) -> list[tuple[bytes, int] | None]:
         """The same for ascending seqs."""
@@ -85,8 +88,7 @@ class RecentFrames:
         if topic is None or seqs[-1] < topic.firsts[topic.gone]:
             return [None] * len(seqs)
         found: list[tuple[bytes, int] | None] = []
-        frames, first, end = b"", 0, 0
-        offsets: list[int] = []
+        frames, offsets, first, end = b"", b"", 0, 0
         for seq in seqs:
             if not first <= seq < end:
                 at = bisect_right(topic.firsts, seq) - 1
@@ -94,28 +96,28 @@ class RecentFrames:
                     found.append(None)
                     continue
                 first, (frames, offsets) = topic.firsts[at], topic.batches[at]
-                end = first + len(offsets)
-            found.append((frames, offsets[seq - first]) if seq < end else None)
+                end = first + len(offsets) // SIZE
+            found.append((frames, offset_at(offsets, seq - first)) if seq < end else None)
         return found
 
-    def run(self, topic_id: int, first: int, count: int) -> list[tuple[bytes, list[int]]] | None:
+    def run(self, topic_id: int, first: int, count: int) -> list[tuple[bytes, bytes]] | None:
         """Buffers and offsets of records in a row; None unless all of them are here."""
         topic = self._topics.get(topic_id)
         if topic is None or first < topic.firsts[topic.gone]:
             return None
-        found: list[tuple[bytes, list[int]]] = []
+        found: list[tuple[bytes, bytes]] = []
         at = bisect_right(topic.firsts, first) - 1
         while count > 0:
             if at >= len(topic.firsts):
                 return None
             frames, offsets = topic.batches[at]
             skip = first - topic.firsts[at]
-            taken = offsets[skip : skip + count]
+            taken = offsets[skip * SIZE : (skip + count) * SIZE]
             if not taken:
                 return None
             found.append((frames, taken))
-            first += len(taken)
-            count -= len(taken)
+            first += len(taken) // SIZE
+            count -= len(taken) // SIZE
             at += 1
         return found
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from topics.codec import envelope, frame, kernel, segment
+from topics.codec import envelope, frame, kernel, offsets, segment
 from topics.errors import BatchTooLarge, CallerError, RecordTooLarge
 from topics.model import Limits, NewRecord, utf8_bytes
 
@@ -80,8 +80,8 @@ class Prepared(NamedTuple):
 
     def framed(
         self, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, begin: int = 0, end: int | None = None
-    ) -> tuple[bytes, list[int], bytes]:
-        """WAL frames of some records, all by default, where each begins, and their index entries.
+    ) -> tuple[bytes, bytes, bytes]:
+        """WAL frames of some records, all by default, where each begins (codec.offsets), and their index entries.
 
         `flags` may be `DURABLE`; `more` says that the submission goes on. `ValueError` for a value that fits no frame.
         """
@@ -89,12 +89,12 @@ class Prepared(NamedTuple):
         durable = bool(flags & frame.DURABLE)
         frames = frame.encode_appends(chosen.rows(), topic_id, first_seq, ts, durable=durable, more=more)
         entries: list[bytes] = []
-        offsets: list[int] = []
-        behind = chosen._add_entries(ts, entries, offsets)
+        begins: list[int] = []
+        behind = chosen._add_entries(ts, entries, begins)
         assert len(frames) == behind, "readers go by these places"
-        return frames, offsets, b"".join(entries)
+        return frames, offsets.pack(begins), b"".join(entries)
 
-    def _add_entries(self, ts: int, entries: list[bytes], offsets: list[int]) -> int:
+    def _add_entries(self, ts: int, entries: list[bytes], begins: list[int]) -> int:
         """Index entries of the records, and where their frames begin behind each other; where they end."""
         pack, at = _ENTRY.pack, 0
         for node, tag, stored, accounted in zip(*self[:4], strict=True):
@@ -107,7 +107,7 @@ class Prepared(NamedTuple):
                 flags |= segment.HAS_NODE
                 size += len(node) if node.isascii() else len(node.encode())
             entries.append(pack(0, size, ts, flags | size - accounted << 8))
-            offsets.append(at)
+            begins.append(at)
             at += size + (frame.FRAME_BYTES_MIN - segment.FRAME_BYTES_MIN)
         return at
 

@@ -9,6 +9,7 @@ Owner only.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -104,12 +105,14 @@ class Share(Staged):
     def _close_run(self) -> None:
         """Put what was framed together as far as the index wants it; frames stay in pieces."""
         pieces, self._framed = self._framed, []
-        first = self.seq_before + self._counted - sum(len(one.offsets) for one in pieces)
+        first = self.seq_before + self._counted - sum(one.records for one in pieces)
         for one in pieces:
-            self._ready.extend(one.entries, np.array(one.offsets, np.uint64) + np.uint64(self._size))
+            self._ready.extend(one.entries, np.frombuffer(one.offsets, np.uint64) + np.uint64(self._size))
             self._size += len(one.frames)
-        tags = [tag for one in pieces for tag in one.tags]
-        self._runs.append(_Run(first, tags if any(tag is not None for tag in tags) else (), pieces))
+        tags: Sequence[bytes | None] = ()
+        if any(one.tags for one in pieces):
+            tags = [tag for one in pieces for tag in one.tags or [None] * one.records]
+        self._runs.append(_Run(first, tags, pieces))
 
     def envelopes(self) -> Iterable[bytes]:
         return self._envelopes
@@ -189,18 +192,16 @@ class Share(Staged):
         seq = run.first
         for piece in run.pieces:
             self._core.recent.add(self.topic.id, seq, piece.frames, piece.offsets)
-            seq += len(piece.offsets)
+            seq += piece.records
 
     def _apply_in_memory(self) -> None:
         for run in self._runs:
             seq, at = run.first, 0
             for piece in run.pieces:
-                tags = run.tags[at : at + len(piece.offsets)]
-                self.topic.apply(
-                    Appended(seq, piece.entries, piece.offsets, tags, piece.accounted, self.ts, piece.frames)
-                )
-                seq += len(piece.offsets)
-                at += len(piece.offsets)
+                tags, begins = run.tags[at : at + piece.records], array("Q", piece.offsets)
+                self.topic.apply(Appended(seq, piece.entries, begins, tags, piece.accounted, self.ts, piece.frames))
+                seq += piece.records
+                at += piece.records
 
 
 def _tag_soon(core: Core, topic: Topic) -> None:

@@ -255,7 +255,12 @@ def _scanned(exchange: Exchange) -> Write | None:
     if found is None:
         return None
     body, ready = found
-    given = typed(name_of(exchange), body)
+    name = name_of(exchange)
+    if body is _PLAIN and b"idempotency-key" not in exchange.headers:
+        # Nothing but records: what is left to check is the name.
+        check_writable_by(exchange.key, name)
+        return Write(name, ready, None, None, None, None)
+    given = typed(name, body)
     key, configures = _standing(exchange, given)
     write = _named(given, limits, key, configures=configures, ready=ready)
     if key is not None:

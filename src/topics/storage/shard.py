@@ -220,9 +220,10 @@ class Shard:
         self.log.adopt({file.number: file.scan.end for file in group.files}, prepared=group.prepared)
         self._started = False
         self._rotation_wanted = False
-        self._buffer = bytearray()
+        self._small: list[bytes | bytearray] = []
+        """Submissions that are put together to be written."""
         self._before: list[bytes | bytearray] = []
-        """What goes in front of the buffer: pieces of large submissions, which are not copied, and what they follow."""
+        """What goes in front of them: pieces of large submissions, which are not copied, and what they follow."""
         self._queue: list[Submission] = []
         self._queued_bytes = self._queued_frames = 0
         self._queued_since_ns = 0
@@ -269,10 +270,10 @@ class Shard:
         if not self._queue:
             self._queued_since_ns = self._clock.monotonic_ns()
         if isinstance(frames, list):
-            self._before += [self._buffer, *frames] if self._buffer else frames
-            self._buffer = bytearray()
+            self._close_small()
+            self._before += frames
         else:
-            self._buffer += frames
+            self._small.append(frames)
         self._queue.append(Submission(size, count, durable, done))
         self._queued_bytes += size
         self._queued_frames += count
@@ -441,18 +442,24 @@ class Shard:
         self._sync_waiting()
 
     def _write(self) -> None:
-        buffers = self._before
-        if self._buffer:
-            buffers.append(self._buffer)
-        batch = _Batch(buffers, self._take_queue(), self._end(), self._queued_since_ns)
+        at, first = self._end(), self._before or self._small
         # Only one write is under way, so nothing comes between this look and the write, wherever that takes place.
-        if batch.at.offset and batch.at == self.log.synced():
-            first = batch.buffers[0] = bytearray(buffers[0]) if isinstance(buffers[0], bytes) else buffers[0]
-            frame.set_synced_prefix(first)
-        self._put(batch)
+        if at.offset and at == self.log.synced():
+            flagged = bytearray(first[0])
+            frame.set_synced_prefix(flagged)
+            first[0] = flagged
+        self._close_small()
+        buffers = self._before
+        self._put(_Batch(buffers, self._take_queue(), at, self._queued_since_ns))
+
+    def _close_small(self) -> None:
+        """Put small submissions together: they are one buffer from here on."""
+        if self._small:
+            self._before.append(self._small[0] if len(self._small) == 1 else b"".join(self._small))
+            self._small = []
 
     def _take_queue(self) -> list[Submission]:
-        queue, self._queue, self._buffer, self._before = self._queue, [], bytearray(), []
+        queue, self._queue, self._small, self._before = self._queue, [], [], []
         self._queued_bytes = self._queued_frames = 0
         return queue
 

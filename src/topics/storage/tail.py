@@ -257,7 +257,7 @@ class Tail:
             return
         self.nbytes += _checked_frame_bytes(entries, self._last_ts())
         self.records += count
-        added = array("Q", locations) if not isinstance(locations, np.ndarray) else _as_array(locations)
+        added = _as_array(locations)
         block = self._items[-1] if self._items else None
         done = 0
         while done < count:
@@ -818,7 +818,11 @@ def _checked_frame_bytes(entries: Buffer, ts_before: int) -> int:
     return _frame_bytes(view)
 
 
-def _as_array(locations: Locations) -> array[int]:
+def _as_array(locations: Sequence[int] | Locations) -> array[int]:
+    if isinstance(locations, array):
+        return locations
+    if not isinstance(locations, np.ndarray):
+        return array("Q", locations)
     found = array("Q")
     found.frombytes(np.ascontiguousarray(locations, np.uint64).tobytes())
     return found

@@ -3,7 +3,7 @@
     write body      a body of a write: what the kernel scans is what decoding and preparing it makes, frame by frame
     frames          WAL frames: encoding, scanning, judging, as JSON, as `.data` frames and entries
     data            `.data` frames: scanning, as JSON
-    staged          frames of a part: stamping
+    staged          frames of a part: stamping, as WAL frames
     log             records of the log library: walking a segment
 
 The kernel may decline whatever it likes; what it accepts, it may not get wrong. Bodies are made, not only broken: of
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from topics.codec import envelope, frame, kernel, part, project, segment
+from topics.codec import envelope, frame, kernel, offsets, part, project, segment
 from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
 from topics.codec.project import Projection
@@ -236,13 +236,14 @@ def check_frames(raw: bytes) -> None:
     same(lambda: frame.scan_frames(raw))
     with using(None):
         rows = frame.scan_frames(raw).rows
-    offsets = rows["offset"].tolist()
+    begins = rows["offset"].tolist()
     same(lambda: entries_of_rows(raw, rows[rows["type"] == frame.APPEND]))
-    places = [*offsets, *range(0, len(raw), 61)][:12]
-    same(lambda: segment.reframe(raw, offsets, MASK))
+    places = [*begins, *range(0, len(raw), 61)][:12]
+    same(lambda: segment.reframe(raw, begins, MASK))
     same(lambda: segment.reframe(raw, places, MASK, 77, np.full(len(places), 8, np.uint8)))
     for wanted in WANTED:
-        _same_text(partial(project.run_of_wal, raw, offsets, wanted))
+        _same_text(partial(project.run_of_wal, raw, offsets.pack(begins), wanted))
+    same(lambda: offsets.shifted([(place, offsets.pack(begins)) for place in places]))
 
 
 def _same_text(call: Callable[[], list[bytes] | None]) -> None:
@@ -287,6 +288,24 @@ def check_staged(raw: bytes) -> None:
             return bytes(chunk)
 
     same(stamped)
+    check_appends(raw)
+
+
+def check_appends(raw: bytes) -> None:
+    """WAL frames of a chunk. A digest vouches for what is staged, so Python does not look whether it is frames."""
+    try:
+        begins = part.places(raw)
+    except NotAFrame:
+        return
+
+    def framed(durable: bool, more: bool) -> object:
+        try:
+            return part.appends(raw, begins[: 3 if more else None], TOPIC, 5, 9, durable=durable, more=more)
+        except (AssertionError, IndexError):
+            return None
+
+    for durable, more in ((True, True), (False, False)):
+        same(partial(framed, durable, more))
 
 
 _PLACES: Final[tuple[Place, ...]] = ("last", "inner")
@@ -306,8 +325,8 @@ def corpora() -> dict[str, tuple[Callable[[bytes], object], tuple[bytes, ...]]]:
     with using(None):
         appended = frame.encode_appends(ROWS[:4], TOPIC, 1, 5)
         odd = frame.encode_appends(ROWS, TOPIC, 1, 5, durable=True, hops=8, more=True)
-        offsets = frame.scan_frames(appended).rows["offset"].tolist()
-        data, _ = segment.reframe(appended, offsets, MASK)
+        begins = frame.scan_frames(appended).rows["offset"].tolist()
+        data, _ = segment.reframe(appended, begins, MASK)
         chunk = part.encode(ROWS[:4])
     values = [b"", b"v" * 9, b"w" * 127, b"x" * 128, b"y" * 300]
     log = b"".join(Record.put(b"key", value).encode() for value in values) + Record.delete(b"gone").encode()

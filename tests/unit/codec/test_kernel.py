@@ -200,7 +200,7 @@ def test_lengths_are_checked_before_they_are_used() -> None:
             native.verify_data(b"12345678", 0, begin, end)
     assert native.reframe(b"1234", (2**63).to_bytes(8, "little"), 1, 0, None) == 0
     assert native.project(b"", bytes(20), 1, 1, True, True, True) is None
-    assert native.project_wal(b"", [2**64 - 1], True, True, True) is None
+    assert native.project_wal(b"", (2**64 - 1).to_bytes(8, "little"), True, True, True) is None
     with pytest.raises(BufferError):
         native.stamp(b"bytes do not change", bytes(8), 1, 1, 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="hops"):

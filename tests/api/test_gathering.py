@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.api.kit import WAIT_S, Running, running
 from tests.api.rawclient import Answer, RawClient
-from topics.codec import frame, kernel
+from topics.codec import frame, kernel, offsets
 from topics.engine.records import Joined, Sole, prepare
 from topics.model import Limits
 from topics.server import keys
@@ -214,13 +215,14 @@ def test_joined_writes_are_the_bytes_of_each_behind_the_other(each_kernel: str, 
 
     parts = [made(n) for n in range(count)]
     for more in (False, True):
-        seq, at, raw, places, rows = 5, 0, b"", [], b""
+        seq, at, raw, rows = 5, 0, b"", b""
+        places: list[int] = []
         for n, part in enumerate(parts):
-            frames, offsets, entries = part.framed(3, seq, 77, frame.DURABLE, more and n == count - 1)
-            places += [at + offset for offset in offsets]
+            frames, begins, entries = part.framed(3, seq, 77, frame.DURABLE, more and n == count - 1)
+            places += [at + offset for offset in array("Q", begins)]
             raw, rows, at, seq = raw + frames, rows + entries, at + len(frames), seq + part.records
         joined = Joined(parts)
-        assert joined.framed(3, 5, 77, frame.DURABLE, more) == (raw, places, rows)
+        assert joined.framed(3, 5, 77, frame.DURABLE, more) == (raw, offsets.pack(places), rows)
     assert (joined.records, joined.total) == (seq - 5, sum(part.total for part in parts))
     assert joined.has_tags == any(part.has_tags for part in parts)
     assert joined.tags == [tag for part in parts for tag in part.tags]

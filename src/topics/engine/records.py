@@ -154,22 +154,22 @@ class Joined:
 
     def framed(
         self, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, begin: int = 0, end: int | None = None
-    ) -> tuple[bytes, list[int], bytes]:
+    ) -> tuple[bytes, bytes, bytes]:
         """As of one write, always of all of them; `more` is said of the last one."""
         assert not begin
         assert end is None
         frames: list[bytes] = []
-        offsets: list[int] = []
+        begins: list[tuple[int, bytes]] = []
         entries: list[bytes] = []
         at, last = 0, self._parts[-1]
         for part in self._parts:
             made, places, rows = part.framed(topic_id, first_seq, ts, flags, more and part is last)
             frames.append(made)
+            begins.append((at, places))
             entries.append(rows)
-            offsets += [at + place for place in places]
             at += len(made)
             first_seq += part.records
-        return b"".join(frames), offsets, b"".join(entries)
+        return b"".join(frames), offsets.shifted(begins), b"".join(entries)
 
 
 Ready = Sole | Joined

@@ -1,9 +1,9 @@
 //! Frames of `.data` files (06 §8.1): verifying them, and making them of WAL frames and of staged ones [S-121, S-288].
 
 use crate::frame::{self, entry, is_text, misfits, u16_at, u32_at, u64_at, Checked, Out, Why, HAS_NODE, HAS_TAG};
-use crate::json::{meta_of, Meta};
-use crate::write::Place;
-use xxhash_rust::xxh3::xxh3_64;
+use crate::json::{self, meta_of, Meta};
+use crate::write::{few_members, Limits, Place};
+use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 pub const HEADER_BYTES: usize = 29;
 pub const FRAME_BYTES: usize = 38;
@@ -231,6 +231,93 @@ pub fn stamp(frames: &mut [u8], begins: &[u64], first_seq: u64, ts: u64, mask: u
         frames[sum_at..sum_at + 8].copy_from_slice(&digest.to_le_bytes());
     }
     Made::All(Vec::new(), entries)
+}
+
+/// Frames that a client sent, as they are staged.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Staged {
+    /// Of whole frames, of so many bytes as was asked for or a little more.
+    pub pieces: Vec<Vec<u8>>,
+    pub records: usize,
+    pub accounted: usize,
+    /// Of all pieces.
+    pub digest: [u8; 16],
+}
+
+/// Take in the frames that a client sent [TXN-1]; `None` unless every one is plainly right.
+///
+/// Right: lengths and checksum, no seq, `ts`, hops or delete flag, an envelope of canonical JSON, within all limits.
+pub fn uploaded(bytes: &[u8], limits: &Limits, piece_bytes: usize) -> Option<Staged> {
+    let mut made = Staged { pieces: Vec::new(), records: 0, accounted: 0, digest: [0; 16] };
+    let mut hasher = Xxh3::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let mut piece = Vec::with_capacity(piece_bytes.min(bytes.len() - at) + 1024);
+        while at < bytes.len() && piece.len() < piece_bytes {
+            let (found, accounted) = sent(&bytes[at..], limits)?;
+            piece.extend_from_slice(&found[..found.len() - TAIL_BYTES]);
+            piece.extend_from_slice(&[0; TAIL_BYTES]);
+            made.records += 1;
+            made.accounted += accounted;
+            at += found.len();
+        }
+        hasher.update(&piece);
+        made.pieces.push(piece);
+    }
+    made.digest = hasher.digest128().to_be_bytes();
+    if (1..=limits.records).contains(&made.records) {
+        Some(made)
+    } else {
+        None
+    }
+}
+
+/// The frame that bytes begin with, as a client makes it, and its accounted size.
+fn sent<'a>(rest: &'a [u8], limits: &Limits) -> Option<(&'a [u8], usize)> {
+    if rest.len() < FRAME_BYTES {
+        return None;
+    }
+    let frame_len = u32_at(rest, 0);
+    if !(FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&frame_len) {
+        return None;
+    }
+    let found = rest.get(..frame_len + 4)?;
+    let (node_len, tag_len, data_len) = lens(found, 0);
+    let sum_at = found.len() - TAIL_BYTES;
+    let is_placed = found[5..21].iter().any(|&byte| byte != 0) || found[sum_at + 8] != 0;
+    if misfits(frame_len - FRAME_LEN_MIN, found[4], node_len, tag_len, data_len)
+        || found[4] & !(HAS_TAG | HAS_NODE) != 0
+        || is_placed
+        || node_len > limits.node_bytes
+        || tag_len > limits.tag_bytes
+        || !is_text(found, HEADER_BYTES, node_len, tag_len)
+        || xxh3_64(&found[4..sum_at]) != u64_at(found, sum_at)
+    {
+        return None;
+    }
+    let accounted = allowed(&found[sum_at - data_len..sum_at], limits)?;
+    Some((found, accounted))
+}
+
+/// Accounted size of an envelope that is within the limits.
+fn allowed(envelope: &[u8], limits: &Limits) -> Option<usize> {
+    let accounted = match json::parsed(envelope)? {
+        Meta::Absent => envelope.len() - 6,
+        Meta::At(at) => {
+            let meta = &envelope[at..envelope.len() - 1];
+            if meta.len() > limits.meta_bytes {
+                return None;
+            }
+            few_members(meta, limits)?;
+            envelope.len() - 11
+        }
+        Meta::Unclear => return None,
+    };
+    if accounted <= limits.record_bytes {
+        Some(accounted)
+    } else {
+        None
+    }
 }
 
 /// Records of a staged chunk as the log and the index take them.

@@ -391,7 +391,7 @@ pub fn meta_of(envelope: &[u8]) -> Meta {
     if !envelope.ends_with(b"}}") || !has_needle(envelope) {
         return Meta::Absent;
     }
-    parsed_meta(envelope).unwrap_or(Meta::Unclear)
+    parsed(envelope).unwrap_or(Meta::Unclear)
 }
 
 fn has_needle(envelope: &[u8]) -> bool {
@@ -399,7 +399,8 @@ fn has_needle(envelope: &[u8]) -> bool {
     envelope.windows(needle.len()).any(|piece| piece == needle)
 }
 
-fn parsed_meta(envelope: &[u8]) -> Option<Meta> {
+/// The same of any bytes, all of them looked at; `None` for what is no envelope of canonical JSON.
+pub fn parsed(envelope: &[u8]) -> Option<Meta> {
     if !envelope.starts_with(b"{\"d\":") || std::str::from_utf8(envelope).is_err() {
         return None;
     }

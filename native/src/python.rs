@@ -68,10 +68,35 @@ fn numbers(raw: &[u8]) -> Vec<u64> {
     raw.chunks_exact(8).map(|word| frame::u64_at(word, 0)).collect()
 }
 
+/// The body of a write: as it came, or put together here.
+enum Body {
+    Whole(Py<PyBytes>),
+    Joined(Vec<u8>),
+}
+
+impl Body {
+    fn as_bytes<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
+        match self {
+            Body::Whole(body) => body.as_bytes(py),
+            Body::Joined(body) => body,
+        }
+    }
+}
+
+impl Drop for Body {
+    /// Giving megabytes back takes its time, which need not be the interpreter's.
+    fn drop(&mut self) {
+        if let Body::Joined(body) = self {
+            let body = std::mem::take(body);
+            Python::try_attach(|py| work(py, body.len(), || drop(body)));
+        }
+    }
+}
+
 /// The body of a write that is plainly right.
 #[pyclass(frozen, module = "topics_kernel")]
 struct Written {
-    body: Py<PyBytes>,
+    body: Body,
     found: Scanned,
 }
 
@@ -220,18 +245,72 @@ impl Written {
 #[pyfunction]
 #[pyo3(signature = (body, limits, /))]
 fn scan_write(py: Python<'_>, body: Bound<'_, PyBytes>, limits: &Bound<'_, PyTuple>) -> PyResult<Option<Written>> {
-    let limit = |at: usize| limits.get_item(at)?.extract::<usize>();
-    let limits = Limits {
+    let limits = limits_of(limits)?;
+    let raw = body.as_bytes();
+    let found = work(py, raw.len(), || write::scan(raw, &limits));
+    Ok(found.map(|found| Written { body: Body::Whole(body.unbind()), found }))
+}
+
+fn limits_of(given: &Bound<'_, PyTuple>) -> PyResult<Limits> {
+    let limit = |at: usize| given.get_item(at)?.extract::<usize>();
+    Ok(Limits {
         records: limit(0)?,
         record_bytes: limit(1)?,
         meta_bytes: limit(2)?,
         meta_members: limit(3)?,
         tag_bytes: limit(4)?,
         node_bytes: limit(5)?,
+    })
+}
+
+/// The same of a large body that came in pieces.
+#[pyfunction]
+#[pyo3(signature = (chunks, limits, /))]
+fn scan_chunks(
+    py: Python<'_>,
+    chunks: Vec<Bound<'_, PyBytes>>,
+    limits: &Bound<'_, PyTuple>,
+) -> PyResult<Option<Written>> {
+    let limits = limits_of(limits)?;
+    let pieces: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.as_bytes()).collect();
+    Ok(py.detach(|| {
+        let body = pieces.concat();
+        write::scan(&body, &limits).map(|found| Written { body: Body::Joined(body), found })
+    }))
+}
+
+type Uploaded<'py> = (Bound<'py, PyList>, usize, usize, Bound<'py, PyBytes>);
+
+/// Frames that a client sent, in pieces, as they are staged, how many, their accounted bytes, and the digest of all;
+/// `None` unless all are plainly right.
+#[pyfunction]
+#[pyo3(signature = (chunks, limits, piece_bytes, /))]
+fn uploaded<'py>(
+    py: Python<'py>,
+    chunks: Vec<Bound<'py, PyBytes>>,
+    limits: &Bound<'py, PyTuple>,
+    piece_bytes: usize,
+) -> PyResult<Option<Uploaded<'py>>> {
+    let limits = limits_of(limits)?;
+    let pieces: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.as_bytes()).collect();
+    let size = pieces.iter().map(|piece| piece.len()).sum();
+    let Some(made) = work(py, size, || match pieces[..] {
+        [whole] => data::uploaded(whole, &limits, piece_bytes),
+        _ => data::uploaded(&pieces.concat(), &limits, piece_bytes),
+    }) else {
+        return Ok(None);
     };
-    let raw = body.as_bytes();
-    let found = work(py, raw.len(), || write::scan(raw, &limits));
-    Ok(found.map(|found| Written { body: body.unbind(), found }))
+    let list = PyList::empty(py);
+    for piece in made.pieces {
+        list.append(PyBytes::new_with(py, piece.len(), |raw| {
+            work(py, piece.len(), || {
+                raw.copy_from_slice(&piece);
+                drop(piece);
+            });
+            Ok(())
+        })?)?;
+    }
+    Ok(Some((list, made.records, made.accounted, PyBytes::new(py, &made.digest))))
 }
 
 type Row<'py> = (Option<Bound<'py, PyString>>, Option<Bound<'py, PyString>>, Bound<'py, PyBytes>);
@@ -509,6 +588,8 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
     module.add_class::<Written>()?;
     module.add_function(wrap_pyfunction!(scan_write, module)?)?;
+    module.add_function(wrap_pyfunction!(scan_chunks, module)?)?;
+    module.add_function(wrap_pyfunction!(uploaded, module)?)?;
     module.add_function(wrap_pyfunction!(frame_values, module)?)?;
     module.add_function(wrap_pyfunction!(answer_write, module)?)?;
     module.add_function(wrap_pyfunction!(verify, module)?)?;

@@ -285,15 +285,20 @@ fn headers(at: &mut Scanner, limits: &Limits) -> Option<Option<Span>> {
     if first == b'n' {
         return Some(None);
     }
-    let value = found.of(at.text);
     if first != b'{' || found.size() > limits.meta_bytes {
         return None;
     }
-    let colons = value.iter().filter(|&&byte| byte == b':').count();
-    if colons > limits.meta_members && members(value)? > limits.meta_members {
+    few_members(found.of(at.text), limits)?;
+    Some(Some(found))
+}
+
+/// Whether a valid object has as few members as meta may have.
+pub fn few_members(object: &[u8], limits: &Limits) -> Option<()> {
+    let colons = object.iter().filter(|&&byte| byte == b':').count();
+    if colons > limits.meta_members && members(object)? > limits.meta_members {
         return None;
     }
-    Some(Some(found))
+    Some(())
 }
 
 /// How many members an object has, repeated ones counted as often as they are written.

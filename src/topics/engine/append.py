@@ -27,7 +27,7 @@ from topics.engine.admission import Turn
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.dedupe import Entry, IdempotencyKeys, Pending, Producers, Verdict
 from topics.engine.recent import TOPIC_RECORDS_MAX
-from topics.engine.records import NOTHING, Given, Prepared, Ready, prepare, steps
+from topics.engine.records import NOTHING, STEP_BYTES, STEP_RECORDS, Given, Prepared, Ready, prepare, steps
 from topics.engine.router import Carried, Edge
 from topics.engine.topic import Appended, Lsn, Ticket, Topic
 from topics.errors import (
@@ -48,6 +48,8 @@ from topics.storage.shard import Frames, frames_bytes
 log = logging.getLogger("topics.engine")
 
 _FREED_ITEMS: Final = 4
+_PIECE_RECORDS, _PIECE_BYTES = 1024, 256 << 10
+"""Of what the kernel frames aside."""
 _APART_BYTES: Final = 2048
 """Writes of more bytes than that on average stay apart in memory: copying them costs more than their places."""
 
@@ -403,8 +405,11 @@ def _frame_large(core: Core, ticket: Staged, chain: _Chain) -> None:
         else:
             _submit(core, ticket, chain)
 
-    if chain.logged:
+    if chain.logged and isinstance(ticket.prepared, Prepared):
         core.owner.sliced(ticket.frame_in_steps(chain), framed)
+    elif chain.logged:
+        # The kernel needs the interpreter no more than the disk does.
+        core.owner.aside("frames", lambda: ticket.frame_in_pieces(chain), framed)
     else:
         # The index of a topic in memory wants its frames in one piece.
         core.owner.aside("frames", lambda: ticket.frame(chain), framed)
@@ -520,11 +525,18 @@ class Staged(Ticket):
         except ValueError as error:
             raise CallerError(str(error)) from error
 
-    def frame_in_steps(self, chain: _Chain) -> Iterator[None]:
+    def frame_in_pieces(self, chain: _Chain) -> None:
+        """Encode its records by the kernel, in pieces of a size that is given back quickly; any thread."""
+        for _ in self.frame_in_steps(chain, _PIECE_RECORDS, _PIECE_BYTES):
+            pass
+
+    def frame_in_steps(
+        self, chain: _Chain, step_records: int = STEP_RECORDS, step_bytes: int = STEP_BYTES
+    ) -> Iterator[None]:
         """Encode its records piece by piece."""
         topic_id, first, count = self.topic.id, self.seq_before, self.count
         flags = DURABLE if chain.durable else 0
-        for begin, end in steps(self.prepared.accounted):
+        for begin, end in steps(self.prepared.accounted, step_records, step_bytes):
             more = end != count or bool(chain.behind)
             try:
                 piece = self.prepared.framed(topic_id, first + begin, self.ts, flags, more, begin, end)

@@ -176,12 +176,14 @@ Ready = Sole | Joined
 """What is staged at once: one write, or several."""
 
 
-def steps(accounted: list[int]) -> Iterator[tuple[int, int]]:
+def steps(
+    accounted: list[int], step_records: int = STEP_RECORDS, step_bytes: int = STEP_BYTES
+) -> Iterator[tuple[int, int]]:
     """From where to where records are gone through at a time."""
     at, most = 0, len(accounted)
     while at < most:
         end, total = at, 0
-        while end < most and end - at < STEP_RECORDS and (end == at or total + accounted[end] <= STEP_BYTES):
+        while end < most and end - at < step_records and (end == at or total + accounted[end] <= step_bytes):
             total += accounted[end]
             end += 1
         yield at, end

@@ -202,16 +202,52 @@ def write(exchange: Exchange) -> None:
     """`POST /v0/topics/{topic}` (02 §4)."""
     if exchange.size <= ASIDE_BYTES:
         _append(exchange, _prepared(exchange))
+    elif kernel.native is None or _is_event(exchange):
+        _write_in_steps(exchange)
     else:
-        made(exchange, _prepared_in_steps(exchange), lambda: _prepared(exchange), partial(_append, exchange))
+        _write_scanned(exchange, kernel.native)
+
+
+def _write_in_steps(exchange: Exchange) -> None:
+    made(exchange, _prepared_in_steps(exchange), lambda: _prepared(exchange), partial(_append, exchange))
+
+
+def _write_scanned(exchange: Exchange, native: kernel.Native) -> None:
+    """A large body by the kernel, which needs neither the loop nor the interpreter for it."""
+    limits = exchange.core.limits
+
+    def then(found: kernel.Written | None) -> None:
+        around = None if found is None else _around(found)
+        if found is None or around is None:
+            _write_in_steps(exchange)
+            return
+        write = _checked(exchange, around, found)
+        let_go_of_body(exchange)
+        _append(exchange, write)
+
+    check_pools(exchange)
+    exchange.aside(lambda: native.scan_chunks(exchange.chunks, limits), then)
+
+
+def let_go_of_body(exchange: Exchange) -> None:
+    """What it said is known: free a large body, a little at a time."""
+    chunks = list(exchange.chunks)
+    exchange.chunks.clear()
+    appending.let_go(exchange.core, chunks)
+
+
+def check_pools(exchange: Exchange) -> None:
+    """Refuse a large body while others wait to be taken in."""
+    load = exchange.core.load
+    exchange.core.admission.check_pool(load.is_pool_full("decode") or load.is_pool_full(SLICES))
 
 
 def made(
     exchange: Exchange, steps: Generator[None, None, T | None], at_once: Callable[[], T], then: Callable[[T], None]
 ) -> None:
     """Make something of a large body in slices, or aside where the slices came to nothing; then go on with it."""
-    owner, load = exchange.core.owner, exchange.core.load
-    exchange.core.admission.check_pool(load.is_pool_full("decode") or load.is_pool_full(SLICES))
+    owner = exchange.core.owner
+    check_pools(exchange)
     found: list[T] = []
 
     def in_pieces() -> Iterator[None]:
@@ -247,15 +283,20 @@ def _prepared(exchange: Exchange) -> Write:
 
 def _scanned(exchange: Exchange) -> Write | None:
     """The same by the kernel, of a body that is plainly right; None: it takes a closer look."""
+    if kernel.native is None or _is_event(exchange):
+        return None
+    found = scanned(exchange.body, exchange.core.limits)
+    return None if found is None else _checked(exchange, *found)
+
+
+def _is_event(exchange: Exchange) -> bool:
     media = exchange.headers.get(b"content-type", b"")
-    if kernel.native is None or (media != _JSON and wire.media_type(media) in (CLOUDEVENT, CLOUDEVENTS)):
-        return None
-    limits = exchange.core.limits
-    found = scanned(exchange.body, limits)
-    if found is None:
-        return None
-    body, ready = found
-    name = name_of(exchange)
+    return media != _JSON and wire.media_type(media) in (CLOUDEVENT, CLOUDEVENTS)
+
+
+def _checked(exchange: Exchange, body: WriteBody, ready: kernel.Written) -> Write:
+    """A write whose records the kernel has scanned."""
+    name, limits = name_of(exchange), exchange.core.limits
     if body is _PLAIN and b"idempotency-key" not in exchange.headers:
         # Nothing but records: what is left to check is the name.
         check_writable_by(exchange.key, name)
@@ -271,13 +312,17 @@ def _scanned(exchange: Exchange) -> Write | None:
 def scanned(raw: bytes, limits: Limits) -> tuple[WriteBody, kernel.Written] | None:
     """A body but for its records, and those, by the kernel; None for what is not plainly right. Any thread."""
     found = None if kernel.native is None else kernel.native.scan_write(raw, limits)
-    if found is None:
-        return None
+    around = None if found is None else _around(found)
+    return None if found is None or around is None else (around, found)
+
+
+def _around(found: kernel.Written) -> WriteBody | None:
+    """Everything but the records; None for what is not plainly right."""
     if found.is_plain:
-        return _PLAIN, found
+        return _PLAIN
     members = [b'"%b":%b' % (name, text) for name, member in _OTHERS if (text := getattr(found, member)) is not None]
     try:
-        return _WRITE.decode(b'{"records":[],%b}' % b",".join(members)), found
+        return _WRITE.decode(b'{"records":[],%b}' % b",".join(members))
     except (msgspec.MsgspecError, RecursionError):
         return None
 
@@ -303,7 +348,7 @@ def decoded(raw: bytes) -> WriteBody:
 def _prepared_in_steps(exchange: Exchange) -> Generator[None, None, Write | None]:
     """The same for a large body, step by step; None for what has to be decoded at once."""
     name, limits = name_of(exchange), exchange.core.limits
-    if wire.media_type(exchange.headers.get(b"content-type", b"")) in (CLOUDEVENT, CLOUDEVENTS):
+    if _is_event(exchange):
         return None
     found = yield from pieces.decoded(exchange.chunks)
     if found is None:

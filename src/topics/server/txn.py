@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from topics.codec import envelope
+from topics.codec import envelope, kernel
 from topics.codec import part as codec
 from topics.codec.frame import NotAFrame
 from topics.engine import txn
@@ -26,13 +26,17 @@ from topics.server.describe import U32, U64, about
 from topics.server.exchange import Exchange
 from topics.server.failure import Refused, bad_request, forbidden
 from topics.server.keys import ADMIN
-from topics.server.records import ASIDE_BYTES, Given, made
+from topics.server.records import ASIDE_BYTES, Given, check_pools, let_go_of_body, made
 from topics.server.topics import members, name_of
 
 FRAMES: Final = b"application/vnd.topics.frames"
 PART: Final = {"pattern": "^[A-Za-z0-9._-]{1,128}$"}
 _ID: Final = {"minLength": 1, "maxLength": 128}
 _STEP_RECORDS: Final = 32
+_AT_ONCE_BYTES: Final = 64 << 10
+"""What the kernel goes through in less than a tenth of a millisecond."""
+_PIECE_BYTES: Final = 256 << 10
+"""Of a chunk that the kernel has taken in: what is given back at once."""
 
 
 class StageBody(msgspec.Struct):
@@ -201,12 +205,34 @@ def _stage_frames(exchange: Exchange) -> None:
     place = _place(name_of(exchange), asked, limits)
 
     def take(body: bytes) -> None:
-        made(exchange, _framed(place, body, limits), _never, lambda one: _stage(exchange, one))
+        made(exchange, framed(place, body, limits), _never, lambda one: _stage(exchange, one))
 
-    if exchange.size <= ASIDE_BYTES:
-        take(exchange.body)
+    def taken(one: Stage | None) -> None:
+        if one is not None:
+            let_go_of_body(exchange)
+            _stage(exchange, one)
+        elif exchange.size <= ASIDE_BYTES:
+            take(exchange.body)
+        else:
+            exchange.aside(lambda: exchange.body, take)
+
+    if kernel.native is None:
+        taken(None)
+    elif exchange.size <= _AT_ONCE_BYTES:
+        taken(_uploaded(place, exchange.chunks, limits))
     else:
-        exchange.aside(lambda: exchange.body, take)
+        check_pools(exchange)
+        exchange.aside(lambda: _uploaded(place, exchange.chunks, limits), taken)
+
+
+def _uploaded(place: Place, chunks: list[bytes], limits: Limits) -> Stage | None:
+    """The frames by the kernel, if all are plainly right; any thread."""
+    assert kernel.native is not None
+    found = kernel.native.uploaded(chunks, limits, _PIECE_BYTES)
+    if found is None:
+        return None
+    pieces, records, accounted, digest = found
+    return Stage(place, pieces, sum(map(len, pieces)), records, accounted, digest)
 
 
 def _never() -> Stage:
@@ -220,7 +246,7 @@ def _number(query: dict[str, str], name: str) -> int:
     return int(text)
 
 
-def _framed(place: Place, body: bytes, limits: Limits) -> Generator[None, None, Stage]:
+def framed(place: Place, body: bytes, limits: Limits) -> Generator[None, None, Stage]:
     """A chunk of frames: what they hold is checked like the records of a write, and framed anew."""
     try:
         begins = codec.places(body, limits.max_batch_records)

@@ -4,6 +4,7 @@
     frames          WAL frames: encoding, scanning, judging, as JSON, as `.data` frames and entries
     data            `.data` frames: scanning, as JSON
     staged          frames of a part: stamping, as WAL frames
+    uploaded        frames that a client sent: taking them in
     log             records of the log library: walking a segment
 
 The kernel may decline whatever it likes; what it accepts, it may not get wrong. Bodies are made, not only broken: of
@@ -30,7 +31,7 @@ from topics.codec.stamp import stamp
 from topics.engine.records import prepare
 from topics.errors import TopicsError
 from topics.model import Limits
-from topics.server import records
+from topics.server import records, txn
 from topics.server.failure import Refused
 from topics.storage.tail import entries_of_rows
 from topics.testing.subject import Violation
@@ -42,6 +43,7 @@ LIMITS: Final = Limits(
 """Near enough for made bodies to reach them."""
 TOPIC: Final = 10
 MASK: Final = topic_mask(TOPIC)
+STAGED: Final = txn.Place("t", "w", 1, "p", 0)
 WANTED: Final = [Projection(True), Projection(metas=False), Projection(True, True, False)]
 
 
@@ -86,8 +88,11 @@ def same(call: Callable[[], object]) -> None:
 
 def check_body(raw: bytes, limits: Limits = LIMITS) -> bool:
     """What the kernel makes of a body is what Python makes of it; whether it made anything."""
-    with using(kernel.installed()):
+    native = kernel.installed()
+    with using(native):
         found = records.scanned(raw, limits)
+    if native is not None:
+        _check_chunks(native, raw, limits)
     if found is None:
         return False
     body, ready = found
@@ -111,6 +116,19 @@ def check_body(raw: bytes, limits: Limits = LIMITS) -> bool:
     if ready.framed(TOPIC, 7, 9, 0, False, middle) != expected.framed(TOPIC, 7, 9, 0, False, middle):
         raise Violation("parts of a write differ")
     return True
+
+
+def _check_chunks(native: kernel.Native, raw: bytes, limits: Limits) -> None:
+    """A body in pieces is the body."""
+    half = len(raw) // 2
+    whole, pieces = native.scan_write(raw, limits), native.scan_chunks([raw[:half], b"", raw[half:]], limits)
+    if whole is None or pieces is None:
+        told = whole is None and pieces is None
+    else:
+        told = whole.framed(TOPIC, 1, 2, 0, False) == pieces.framed(TOPIC, 1, 2, 0, False)
+        told = told and (whole.node, whole.producer, whole.rows()) == (pieces.node, pieces.producer, pieces.rows())
+    if not told:
+        raise Violation("a body differs from its pieces")
 
 
 _TEXTS: Final = (
@@ -238,7 +256,7 @@ def check_frames(raw: bytes) -> None:
         rows = frame.scan_frames(raw).rows
     begins = rows["offset"].tolist()
     same(lambda: entries_of_rows(raw, rows[rows["type"] == frame.APPEND]))
-    places = [*begins, *range(0, len(raw), 61)][:12]
+    places = sorted({*begins, *range(0, len(raw), 61)})[:12]
     same(lambda: segment.reframe(raw, begins, MASK))
     same(lambda: segment.reframe(raw, places, MASK, 77, np.full(len(places), 8, np.uint8)))
     for wanted in WANTED:
@@ -308,6 +326,28 @@ def check_appends(raw: bytes) -> None:
         same(partial(framed, durable, more))
 
 
+def check_uploaded(raw: bytes) -> None:
+    """Frames that a client sent, as they are staged. What the kernel does not take, Python refuses or takes."""
+    native = kernel.installed()
+    third = len(raw) // 3
+    found = None if native is None else native.uploaded([raw[:third], raw[third:]], LIMITS, 64)
+    if found is None:
+        return
+    pieces, count, accounted, digest = found
+    with using(None):
+        try:
+            steps = txn.framed(STAGED, raw, LIMITS)
+            while True:
+                next(steps)
+        except StopIteration as end:
+            made: txn.Stage = end.value
+        except (ValueError, TopicsError, Refused) as error:
+            raise Violation(f"the kernel accepts what is refused with {error!r}") from error
+    wanted = (b"".join(made.pieces), made.records, made.accounted, made.digest)
+    if (b"".join(pieces), count, accounted, digest) != wanted:
+        raise Violation(f"pure {wanted!r:.2000}, native {found!r:.2000}")
+
+
 _PLACES: Final[tuple[Place, ...]] = ("last", "inner")
 
 
@@ -337,5 +377,6 @@ def corpora() -> dict[str, tuple[Callable[[bytes], object], tuple[bytes, ...]]]:
         "frames": (check_frames, (appended, odd, appended + bytes(50))),
         "data": (check_data, (data, data + bytes(50))),
         "staged": (check_staged, (chunk,)),
+        "uploaded": (check_uploaded, (part.upload(ROWS[:4]), part.upload(ROWS[1:3]), part.upload(ROWS))),
         "log": (check_log, (log, log + bytes(50))),
     }

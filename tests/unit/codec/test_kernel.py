@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
-from topics.codec import frame, kernel, segment
+from topics.codec import envelope, frame, kernel, part, segment
 from topics.errors import SettingsError
 from topics.model import Limits
 from topics.testing import fuzz, parity
-from topics.testing.parity import LIMITS, check_body, check_data, check_frames, check_staged, using
+from topics.testing.parity import LIMITS, check_body, check_data, check_frames, check_staged, check_uploaded, using
 
 needs_native = pytest.mark.skipif(kernel.installed() is None, reason="the native kernel is not installed")
 SEED = 20260101
@@ -131,7 +132,7 @@ def test_limits_are_where_they_are(body: bytes, accepted: bool) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("target", ["frames", "data", "staged", "log"])
+@pytest.mark.parametrize("target", ["frames", "data", "staged", "uploaded", "log"])
 def test_every_truncation_and_flip_of_frames_is_judged_alike(target: str) -> None:
     """[S-26, S-120, S-173, S-288]"""
     check, corpus = parity.corpora()[target]
@@ -158,9 +159,63 @@ def test_made_bodies_are_often_right() -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("check", [check_frames, check_data, check_staged])
+@pytest.mark.parametrize("check", [check_frames, check_data, check_staged, check_uploaded])
 def test_nothing_at_all_is_judged_alike(check: Any) -> None:
     check(b"")
+
+
+def sized(size: int, meta: bytes | None = None) -> bytes:
+    return envelope.build(b'"%b"' % (b"x" * (size - 2)), meta)
+
+
+UPLOADED: list[tuple[list[Any], bool]] = [
+    ([(None, None, envelope.build(b"1"))], True),
+    ([("n", "t", envelope.build(b'{"a":[1.0,"\\u00e9"]}', b"{}")), ("", "", envelope.build(b"null"))], True),
+    ([(None, None, envelope.build(b"1"))] * LIMITS.max_batch_records, True),
+    ([(None, None, envelope.build(b"1"))] * (LIMITS.max_batch_records + 1), False),
+    ([(None, None, sized(LIMITS.max_record_bytes))], True),
+    ([(None, None, sized(LIMITS.max_record_bytes + 1))], False),
+    ([(None, None, sized(LIMITS.max_record_bytes, b"{}"))], False),
+    ([("n" * LIMITS.max_node_bytes, "t" * LIMITS.max_tag_bytes, envelope.build(b"1"))], True),
+    ([("n" * (LIMITS.max_node_bytes + 1), None, envelope.build(b"1"))], False),
+    ([(None, "t" * (LIMITS.max_tag_bytes + 1), envelope.build(b"1"))], False),
+    ([(None, None, envelope.build(b"1", b'{"a":1,"b":2,"c":3}'))], True),
+    ([(None, None, envelope.build(b"1", b'{"a":1,"b":2,"c":3,"d":4}'))], False),
+    ([(None, None, envelope.build(b"1", b'{"a":"%b"}' % (b"x" * LIMITS.max_meta_bytes)))], False),
+    ([(None, None, b'{"d": 1}')], False),
+    ([(None, None, b'{"d":1 }')], False),
+    ([(None, None, b'{"d":1,"m":null}')], False),
+    ([(None, None, b'{"d":1,"d":2}')], False),
+    ([(None, None, b'{"d":01}')], False),
+    ([(None, None, b'{"d":"\xff"}')], False),
+    ([(None, None, b"")], False),
+    ([], False),
+]
+"""Frames of a client with whether the kernel takes them; in some, nothing but a space keeps it from that."""
+
+
+@needs_native
+@pytest.mark.parametrize(("rows", "taken"), UPLOADED, ids=range(len(UPLOADED)))
+def test_frames_of_a_client_are_taken_in_as_python_does_it(rows: list[Any], taken: bool) -> None:
+    """[TXN-1, TXN-2] The same bytes and digest; what is not plainly right is left to Python."""
+    sent = part.upload(rows)
+    native = kernel.installed()
+    assert native is not None
+    assert (native.uploaded([sent], LIMITS, 1 << 20) is not None) is taken
+    check_uploaded(sent)
+
+
+@needs_native
+def test_marks_of_the_server_are_not_taken_from_a_client() -> None:
+    """[TXN-1] Seq, ts, hops and delete flag, with a checksum that covers them."""
+    native = kernel.installed()
+    assert native is not None
+    for at in (*range(4, 21), -1):
+        chunk = bytearray(part.encode([("n", "t", envelope.build(b"1"))]))
+        chunk[at] |= 0x40
+        chunk[-9:-1] = xxh3_64_intdigest(bytes(chunk[4:-9])).to_bytes(8, "little")
+        assert native.uploaded([bytes(chunk)], LIMITS, 64) is None
+        check_uploaded(bytes(chunk))
 
 
 @needs_native
@@ -186,6 +241,7 @@ def test_large_input_is_worked_on_without_the_interpreter() -> None:
     parity.same(lambda: frame.scan_frames(frames))
     parity.same(lambda: segment.reframe(memoryview(frames), offsets, parity.MASK))
     parity.same(lambda: segment.scan_data(data, parity.MASK))
+    parity.check_staged(part.encode(many))
     assert check_body(plain(*({"data": "x" * 100, "tag": "t"},) * 1000), Limits())
 
 

@@ -252,11 +252,39 @@ def test_what_keys_there_are_counts_at_once(topic: str) -> None:
         assert refused.status == 401
 
 
+def test_a_key_counts_with_every_request(topic: str) -> None:
+    """[KEY-3, KEY-4, KEY-5, RES-7] Scopes, prefixes and slots, of a head that is known as of a new one."""
+    listed = "of-all,of-reading:read,of-others:write:elsewhere"
+    with running(env={"TOPICS_API_KEYS": listed, "TOPICS_MAX_INFLIGHT_PER_KEY": "3"}) as server:
+        keyed = {
+            name: write(topic, row(1), more=[f"Authorization: Bearer {name}"]) for name in ("of-all", "of-reading")
+        }
+        others = write(topic, row(1), more=["Authorization: Bearer of-others"])
+        with known_to(server, 5, keyed["of-all"]) as clients:
+            first = clients[0]
+            for _ in range(3):
+                assert first.send(keyed["of-all"]).answer().status == 200
+                assert first.send(keyed["of-reading"]).answer().code == "forbidden"
+                assert first.send(others).answer().code == "forbidden"
+                assert first.send(write(topic, row(1))).answer().code == "unauthorized"
+                assert first.send(write(topic, row(1), more=["Authorization: Bearer of-none"])).answer().status == 401
+            statuses = sorted(one.status for one in together(server, clients, [keyed["of-all"]] * 5))
+            assert statuses == [200, 200, 200, 429, 429]
+            ring = server.on_loop(lambda: server.server.app.keys)
+            assert [key.usage.inflight for key in ring.keys] == [0, 0, 0]
+            kept = server.on_loop(lambda: repr([server.server.app.heads.by_bytes, server.server.app.heads.by_digest]))
+            assert "of-all" not in kept
+            fewer = keys.KeyRing(keys.parse("of-reading:read"), ring)
+            server.on_loop(lambda: server.server.use_keys(fewer))
+            assert first.send(keyed["of-all"]).answer().status == 401
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         ["Origin: http://elsewhere.example"],
         ["Authorization: Bearer x"],
+        ["Authorization: Basic eDp5"],
         ["Content-Encoding: identity"],
         ["Expect: 100-continue"],
         ["Cookie: a=b"],

@@ -103,7 +103,10 @@ class App:
         """The same of a head that was seen before: what it says by itself is known to be right."""
         head, match = known.head, known.match
         exchange = Exchange(self, carrier, head, match, known.query, started_ns)
-        refusal = self._authorise(exchange, match, head.headers) if self.keys.keys else None
+        if known.key is not None:
+            refusal = self._admit(exchange, known.key)
+        else:
+            refusal = self._authorise(exchange, match, head.headers) if self.keys.keys else None
         if refusal is None and not match.early:
             refusal = self._unready()
         if refusal is not None:
@@ -149,15 +152,27 @@ class App:
         key = self.keys.find(presented(headers.get(b"authorization"), exchange.query if match.takes_token else b""))
         if key is None:
             return failure.UNAUTHORIZED
-        most = self.settings.max_inflight_per_key
-        if most and key.usage.inflight >= most:
-            return failure.limit("max_inflight_per_key", most)
-        exchange.hold_slot(key)
-        if not match.scopes <= key.scopes and not any(scopes <= key.scopes for scopes in match.or_scopes):
-            return Failure(403, "forbidden", f"the key lacks the scope {', '.join(sorted(match.scopes - key.scopes))}")
+        refused = self._admit(exchange, key)
+        if refused is not None:
+            return refused
+        missing = match.missing_scopes(key)
+        if missing is not None:
+            return Failure(403, "forbidden", f"the key lacks the scope {', '.join(sorted(missing))}")
         if match.name is not None and not key.permits(match.name):
             return Failure(403, "forbidden", "the key does not permit this name")
         return None
+
+    def _admit(self, exchange: Exchange, key: Key) -> Failure | None:
+        """Take one of the slots of a key [RES-7]."""
+        if self.is_busy(key):
+            return failure.limit("max_inflight_per_key", self.settings.max_inflight_per_key)
+        exchange.hold_slot(key)
+        return None
+
+    def is_busy(self, key: Key) -> bool:
+        """Whether a key has as many requests in flight as it may."""
+        most = self.settings.max_inflight_per_key
+        return bool(most) and key.usage.inflight >= most
 
     def _check_body_headers(self, exchange: Exchange, head: Head, match: Match) -> Failure | None:
         exchange.match = match = match.without_foreign_body(head.headers.get(b"content-type"))

@@ -3,9 +3,9 @@
     connection ──take──▶ its topic's writes ──after all sockets were read──▶ one append ──▶ an answer for each
 
 Plain is a write over HTTP/1.1 to a topic that exists, whose head was seen before and whose body is nothing but records
-that are plainly right; see `known` and `records.plain`. Everything else, and everything under keys, goes the ordinary
-way, which is the specification: what is gathered is answered, logged and counted as if it had gone there. So does what
-the engine refuses, one by one: each write is judged by itself.
+that are plainly right; see `known` and `records.plain`. Everything else goes the ordinary way, which is the
+specification: what is gathered is answered, logged and counted as if it had gone there. So does what the engine
+refuses, one by one: each write is judged by itself.
 
 Each write stays a chain of its own in the log: after a crash it is there whole or not at all. Event loop only.
 """
@@ -50,7 +50,10 @@ class Gathering:
         """Take a write, if it is plain; it is answered through its carrier."""
         app, size = self._app, len(body)
         engine = app.engine
-        if engine is None or app.draining or app.keys.keys or size > BODY_BYTES_MAX:
+        if engine is None or app.draining or size > BODY_BYTES_MAX:
+            return False
+        key = known.key
+        if app.is_busy(key) if key is not None else app.keys.keys:
             return False
         core, name = engine.core, known.match.name
         if name not in core.names:
@@ -59,6 +62,8 @@ class Gathering:
         ready = records.plain(body, core.limits)
         if ready is None or not app.buffered.take(size):
             return False
+        if key is not None:
+            key.usage.inflight += 1
         if not self._runs:
             core.owner.soon(self._flush)
         run = self._runs.get(name)
@@ -131,6 +136,7 @@ class _Staging:
         else:
             for carrier, known, _, _, since_ns in self._run:
                 carrier.fail_known(known, since_ns, outcome)
+                _release(known)
 
     def _answer(self, result: AppendResult) -> None:
         core, app, name = self._core, self._app, self._name
@@ -148,11 +154,20 @@ class _Staging:
             body = records.answer(name, AppendResult(first, first + count - 1, head, count), told, seqs=True)
             first += count
             carrier.answer_known(known, since_ns, body)
+            if known.key is not None:
+                _release(known)
 
 
 def _one_by_one(run: list[Taken]) -> None:
     for carrier, known, body, _, since_ns in run:
+        _release(known)
         carrier.execute_known(known, body, since_ns)
+
+
+def _release(known: Known) -> None:
+    """The slot of its key is free again [RES-7]."""
+    if known.key is not None:
+        known.key.usage.inflight -= 1
 
 
 def _nothing() -> None:

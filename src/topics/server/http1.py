@@ -103,6 +103,7 @@ class Http1:
         self._home = home
         self._app = home.app
         self._known = home.app.heads.by_bytes
+        self._keyed = home.app.heads.by_digest
         self._transport = transport
         self._hand_over = hand_over
         """Of the connection: another protocol takes it on."""
@@ -149,6 +150,8 @@ class Http1:
         if state is _HEAD and not self._full and not self._input and self._overrun is None and self._heads.is_fresh:
             end = data.find(b"\r\n\r\n") + 4
             known = self._known.get(data[:end])
+            if known is None and self._keyed:
+                known = self._keyed.get(self._app.heads.digest(data[:end]))
             if known is not None and len(data) - end == known.head.declared:
                 self._take_known(known, data[end:])
                 return

@@ -4,27 +4,32 @@ Clients send the same head again and again. One that came in one piece and is pl
 byte, with what it means: the parsed head, its route, and that nothing about it is refused. All of that follows from
 these bytes, the settings and whether there are keys. Whatever depends on anything else is looked at for each request.
 
-A head with a key in it is not remembered [KEY-5]. Neither is one that upgrades, expects, packs its body, or comes from
-a web page. Bounded; when it is full it begins anew. Event loop only.
+Of a head with a token in it a keyed digest is kept, and whose token it is: never the token [KEY-5]. Not remembered is
+one that upgrades, expects, packs its body, or comes from a web page. Bounded; when it is full it begins anew. Event
+loop only.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from topics.model import is_system_name
 from topics.server import browser, records, wire
 from topics.server.exchange import Head, allows_gzip
-from topics.server.routes import Match, resolve
+from topics.server.keys import presented
+from topics.server.routes import Access, Match, resolve
 
 if TYPE_CHECKING:
     from topics.server.browser import Policy
-    from topics.server.keys import KeyRing
+    from topics.server.keys import Key, KeyRing
 
 HEADS_MAX: Final = 1024
 HEAD_BYTES_MAX: Final = 1024
 """Longer ones are seldom the same twice; what strangers send must not fill memory."""
-_TELLING: Final = (b"authorization", b"upgrade", b"origin", b"content-encoding", b"expect", b"cookie")
+_TOKEN: Final = b"authorization"
+_TELLING: Final = (b"upgrade", b"origin", b"content-encoding", b"expect", b"cookie")
 """Fields whose heads are looked at each time."""
 
 
@@ -38,6 +43,8 @@ class Known(NamedTuple):
     wants_gzip: bool
     gathers: bool
     """It is that of a write without anything special about it."""
+    key: Key | None
+    """Whose token it has; the key permits the request."""
 
 
 class Heads:
@@ -45,26 +52,45 @@ class Heads:
 
     def __init__(self, policy: Policy, body_bytes_max: int) -> None:
         self.by_bytes: dict[bytes, Known] = {}
+        """Those without a token."""
+        self.by_digest: dict[bytes, Known] = {}
+        """Those with one."""
+        self._salt = secrets.token_bytes(32)
         self._policy = policy
         self._body_bytes_max = body_bytes_max
 
     def forget(self) -> None:
         """The keys are others."""
         self.by_bytes.clear()
+        self.by_digest.clear()
+
+    def digest(self, raw: bytes) -> bytes:
+        """What a head with a token is kept by."""
+        return hashlib.blake2b(raw, digest_size=16, key=self._salt).digest()
 
     def remember(self, raw: bytes, head: Head, keep_alive: bool, keys: KeyRing) -> None:
         """Remember a head that was just read, if it may be."""
         if len(raw) > HEAD_BYTES_MAX or any(name in head.headers for name in _TELLING):
             return
-        known = self._known(head, keep_alive, bool(keys.keys))
-        if known is not None:
-            if len(self.by_bytes) >= HEADS_MAX:
-                self.by_bytes.clear()
-            self.by_bytes[raw] = known
-
-    def _known(self, head: Head, keep_alive: bool, has_keys: bool) -> Known | None:
         path, _, query = head.target.partition(b"?")
         match = resolve(head.method, path)
+        has_token = _TOKEN in head.headers
+        key = None
+        if has_token and keys.keys:
+            key = keys.find(presented(head.headers[_TOKEN]))
+            if key is None or match.access is not Access.KEY or not match.is_for(key):
+                return
+        known = self._known(head, keep_alive, match, query, key, has_keys=bool(keys.keys))
+        if known is None:
+            return
+        remembered = self.by_digest if has_token else self.by_bytes
+        if len(remembered) >= HEADS_MAX:
+            remembered.clear()
+        remembered[self.digest(raw) if has_token else raw] = known
+
+    def _known(
+        self, head: Head, keep_alive: bool, match: Match, query: bytes, key: Key | None, *, has_keys: bool
+    ) -> Known | None:
         route = match.route
         if route is None or match.failure is not None or route.token or route.stream:
             return None
@@ -78,7 +104,9 @@ class Heads:
             return None
         accepted = head.headers.get(b"accept-encoding")
         wants_gzip = accepted is not None and allows_gzip(accepted)
-        return Known(head, keep_alive, match, query, wants_gzip, _gathers(head, match, query))
+        if _TOKEN in head.headers:
+            head = head._replace(headers={name: value for name, value in head.headers.items() if name != _TOKEN})
+        return Known(head, keep_alive, match, query, wants_gzip, _gathers(head, match, query), key)
 
 
 def _gathers(head: Head, match: Match, query: bytes) -> bool:

@@ -34,7 +34,7 @@ from topics.server import (
     work,
 )
 from topics.server.failure import MEDIA_TYPE, NOT_FOUND, Failure
-from topics.server.keys import ADMIN, DELETE, READ, WRITE
+from topics.server.keys import ADMIN, DELETE, READ, WRITE, Key
 from topics.server.records import CLOUDEVENT, CLOUDEVENTS
 from topics.server.txn import FRAMES
 
@@ -186,6 +186,16 @@ class Match(NamedTuple):
     def early(self) -> bool:
         """Whether it is answered before recovery is complete and while draining."""
         return self.route is not None and self.route.early
+
+    def is_for(self, key: Key) -> bool:
+        """Whether a key has the scopes, and the name."""
+        return self.missing_scopes(key) is None and (self.name is None or key.permits(self.name))
+
+    def missing_scopes(self, key: Key) -> frozenset[str] | None:
+        """What a key lacks; None: nothing."""
+        if self.scopes <= key.scopes or any(scopes <= key.scopes for scopes in self.or_scopes):
+            return None
+        return self.scopes - key.scopes
 
     def without_foreign_body(self, content_type: bytes | None) -> Match:
         """Itself, or as if it took no body, where this one is of a type that is none of its business [API-10]."""

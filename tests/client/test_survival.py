@@ -18,6 +18,7 @@ import pytest
 
 from tests.client.subjects import CLIENTS, client_of
 from topics.model import CaughtUp, TopicRecord
+from topics.testing.ports import free_port
 from topics.testing.serverproc import ServerProcess
 
 KILLS = int(os.environ.get("SURVIVAL_KILLS", "2"))
@@ -30,13 +31,12 @@ class Phoenix:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = 0
+        self._port = free_port()
         self._process = self._start()
 
     def _start(self) -> ServerProcess:
         process = ServerProcess(self._folder, {"TOPICS_PORT": str(self._port)})
         process.wait_ready()
-        self._port = process.address[1]
         return process
 
     @property

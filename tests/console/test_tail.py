@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.api.kit import PLAIN, Running
 from tests.console.kit import Console, ok, put, rows, see_seq, visiting, write
+from topics.testing.ports import free_port
 from topics.testing.serverproc import ServerProcess
 
 HIDE = """(is) => {
@@ -236,13 +236,6 @@ def test_a_deleted_topic_says_so(console: Console, client: httpx.Client) -> None
     is_live(page)
     ok(client.delete("/v0/topics/doomed"))
     expect(page.get_by_test_id("tail-state")).to_contain_text("the topic is gone")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def test_after_a_kill_and_a_restart_no_record_is_missing_or_repeated(browser: Browser, tmp_path: Path) -> None:

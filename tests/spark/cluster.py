@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,13 +12,9 @@ from pathlib import Path
 import pyspark
 
 from topics.spark.java import find_java
+from topics.testing.ports import free_port
 
 END_S = 30
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 @contextmanager

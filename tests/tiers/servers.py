@@ -24,17 +24,10 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from topics.testing.ports import free_ports
+
 START_S, POLL_S, TRIES = 60.0, 0.05, 3
 BUCKET, REGION = "topics-test", "us-east-1"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 class S3Server(ABC):

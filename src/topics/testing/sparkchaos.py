@@ -16,7 +16,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from urllib.parse import quote
 from topics.spark.local import BRIEF
 from topics.testing.httpconn import HttpConn
 from topics.testing.kill9 import ENV, Broken
+from topics.testing.ports import free_port
 from topics.testing.serverproc import ServerDied, ServerProcess
 
 QUICK = 1
@@ -94,7 +94,7 @@ class Run:
         self._plan = self._rng.sample(["driver", "server"] * kills, 2 * kills)
         self._server: ServerProcess | None = None
         self._driver: subprocess.Popen[bytes] | None = None
-        self._port = _free_port()
+        self._port = free_port()  # for all lives of the server: the address of a sink does not change
         self._files = 0
         self.counts: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -232,12 +232,6 @@ class Run:
                 cursor = page["next_from_seq"]
                 if page["caught_up"]:
                     return found
-
-
-def _free_port() -> int:
-    """A port for all lives of the server: the address of a sink does not change."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 def run(folder: Path, seed: int, kills: int, progress: Progress) -> Report:

@@ -20,6 +20,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
+from topics.testing.ports import free_port
+
 log = logging.getLogger("topics.testing.tcpproxy")
 
 READ_BYTES = 64 << 10
@@ -41,7 +43,7 @@ class TcpProxy:
         self._cut: int | None = None
         self._lines: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self.port = 0
+        self.port = free_port()
         self._loop = asyncio.new_event_loop()
         self._flow = asyncio.Event()
         self._flow.set()
@@ -95,7 +97,6 @@ class TcpProxy:
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def _end(self) -> None:
         if self._server is not None:
@@ -106,6 +107,8 @@ class TcpProxy:
         await asyncio.gather(*self._lines, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # accepted just before it was told to refuse
+            return _reset(writer)
         task = asyncio.current_task()
         assert task is not None
         self._lines.add(task)

@@ -1,7 +1,11 @@
-"""`topics serve` with an object store behind it: segments move, read back, and outlast what the store does (06 §16)."""
+"""`topics serve` with an object store behind it: segments move, read back, and outlast what the store does (06 §16).
+
+How stores differ is the matter of the other modules here; a process is tried with one or the other of them.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -18,7 +22,10 @@ from tests.api.process import WAIT_S, Served, served
 from tests.tiers.servers import BUCKET, S3Server
 from topics.testing.tcpproxy import TcpProxy
 
-OUTAGE_S = 30.0
+OUTAGE_S = float(os.environ.get("TOPICS_TEST_OUTAGE_S", "5"))
+"""30 is the full size: then what was asked before the outage is given up and asked again."""
+ROUNDS = 12
+"""Of an outage, at least: two more segments."""
 SETTINGS = {
     "TOPICS_SEGMENT_MAX_EVENTS": "50",
     "TOPICS_HOT_RETAIN_SEGMENTS": "1",
@@ -149,24 +156,25 @@ def _keys(server: S3Server, prefix: str) -> list[str]:
     return [found["Key"] for page in pages for found in page.get("Contents", ())]
 
 
+@pytest.mark.timeout(300 + 2 * OUTAGE_S)
 @pytest.mark.parametrize(("server", "how"), [("moto", "stalled"), ("seaweedfs", "refused")], indirect=["server"])
-def test_an_outage_of_thirty_seconds_costs_nothing_but_cold_reads(
+def test_an_outage_costs_nothing_but_cold_reads(
     server: S3Server, prefix: str, tmp_path: Path, line: TcpProxy, how: str
 ) -> None:
-    """[S-312, S-318, S-320, S-323] Writes and the head work, segments stay hot; then it goes on by itself."""
+    """[S-312, S-318, S-320, S-323] Writes and the head work, segments stay hot; then it goes on by itself.
+
+    The store does not come back before some rounds are done: one that waited for it would never be.
+    """
     with serving(tmp_path, server, server.url(prefix, endpoint=line.endpoint)) as store:
         store.write(520)
         until(lambda: store.cold() >= 9)
         (line.refuse if how == "refused" else line.stall)()
-        end = time.monotonic() + OUTAGE_S
-        slowest = 0.0
-        while time.monotonic() < end:
-            start = time.monotonic()
+        end, rounds = time.monotonic() + OUTAGE_S, 0
+        while time.monotonic() < end or rounds < ROUNDS:
             store.assert_works_at_the_head()
-            slowest = max(slowest, time.monotonic() - start)
             if how == "refused":
                 store.assert_told_cold()
-        assert slowest < OUTAGE_S / 3, "a store that does not answer was waited for"
+            rounds += 1
         moved = store.cold()
         (line.accept if how == "refused" else line.resume)()
         until(lambda: store.diff(0).status_code == 200)
@@ -177,6 +185,7 @@ def test_an_outage_of_thirty_seconds_costs_nothing_but_cold_reads(
         assert store.one.stop() == 0
 
 
+@pytest.mark.parametrize("server", ["moto"], indirect=True)
 def test_a_server_starts_and_stops_while_its_store_does_not_answer(
     server: S3Server, prefix: str, tmp_path: Path, line: TcpProxy
 ) -> None:
@@ -202,7 +211,7 @@ def test_a_server_starts_and_stops_while_its_store_does_not_answer(
         store.everything()
 
 
-@pytest.mark.parametrize("wrong", ["credentials", "bucket"])
+@pytest.mark.parametrize(("server", "wrong"), [("moto", "credentials"), ("seaweedfs", "bucket")], indirect=["server"])
 def test_a_store_that_cannot_be_used_is_told_and_costs_nothing(
     server: S3Server, prefix: str, tmp_path: Path, wrong: str
 ) -> None:
@@ -225,6 +234,7 @@ def test_a_store_that_cannot_be_used_is_told_and_costs_nothing(
             assert store.everything() > 0
 
 
+@pytest.mark.parametrize("server", ["seaweedfs"], indirect=True)
 def test_a_process_killed_while_it_moves_segments_loses_nothing(server: S3Server, prefix: str, tmp_path: Path) -> None:
     """[S-311] Killed at whatever it does; each start goes on where it was."""
     url, written = server.url(prefix), 0

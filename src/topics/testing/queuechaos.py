@@ -134,10 +134,12 @@ class Run:
         self._server.wait_ready()
 
     def kill_server(self) -> None:
-        """SIGKILL, and another one."""
+        """SIGKILL, a worker with it, and another server."""
         assert self._server is not None
         self._server.kill()
         self.counts["server_kills"] += 1
+        self.dismiss(self._rng.choice(list(self._workers)))
+        self.counts["worker_kills"] += 1
         self.start()
 
     def create(self) -> None:
@@ -223,7 +225,7 @@ class Run:
             self.disturb()
             self.take_in()
             acked = len(self.judge.acks)
-            if acked * (SERVER_KILLS + 1) >= total * (self.counts["server_kills"] + 1) > 0 and acked < total:
+            if acked * (SERVER_KILLS + 1) >= total * (self.counts["server_kills"] + 1) > 0 and not self._is_over():
                 self.kill_server()
             if acked != before:
                 before, since = acked, time.monotonic()

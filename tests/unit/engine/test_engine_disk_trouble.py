@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -635,7 +634,7 @@ def test_one_fault_at_any_call_loses_nothing_acknowledged(op: str, error: Any) -
 
 
 def test_a_failed_sync_under_load_is_the_end_of_all_acknowledgements(tmp_path: Path) -> None:
-    """T10 [R-2, S-78]: real threads, the real disk: not ready within a second, reads go on, a restart is whole."""
+    """T10 [R-2, S-78]: real threads, the real disk: not ready once they are told, reads go on, a restart is whole."""
     faults = FaultFs(OsFs())
     engine = kit.open_real(tmp_path / PATH, faults)
     engine.put_topic(TOPIC, {"durability": "fsync"})
@@ -664,12 +663,10 @@ def test_a_failed_sync_under_load_is_the_end_of_all_acknowledgements(tmp_path: P
         write(engine, "load")
     faults.inject(Fault("fdatasync", 1, "EIO", "always", path="wal-"))
     failures = kit.finish(writers)
-    failed_at = time.monotonic()
     assert {type(error) for error in failures} <= {CommitFailed, ShardReadOnly}
     assert any(isinstance(error, CommitFailed) for error in failures)
     assert late == []
-    while engine.health().ready:
-        assert time.monotonic() - failed_at < 1.0
+    assert not engine.health().ready
     with pytest.raises(ShardReadOnly):
         write(engine, "no")
     told = {seq for mine in acked for seq in mine}

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import topics
-from tests.api.kit import Running, records, running
+from tests.api.kit import WAIT_S, Running, records, running
 from topics.codec import kernel
 from topics.engine.config import EngineConfig
 from topics.fs import OsFs
@@ -152,25 +152,26 @@ def test_a_body_of_a_checkpoint_is_read_and_ignored(client: httpx.Client) -> Non
         assert answer.status_code == 200
 
 
-def test_checkpoints_that_are_asked_for_together_share_a_run(server: Running) -> None:
+def test_checkpoints_that_are_asked_for_together_share_a_run() -> None:
     """[A-15]"""
-    with server.client() as client:
-        client.post("/v0/topics/shared-run", json=records(1))
-        before = client.get("/v0/metrics", headers={"accept": "application/json"}).json()
-    engine = engine_of(server)
-    total = server.on_loop(lambda: engine.metrics()["topics_ckpt_total"])
-    answers: list[object] = []
-    ready = threading.Event()
+    with running(env={"TOPICS_CHECKPOINT_MS": "3600000"}) as server:
+        with server.client() as client:
+            client.post("/v0/topics/shared-run", json=records(1))
+            before = client.get("/v0/metrics", headers={"accept": "application/json"}).json()
+        engine = engine_of(server)
+        total = server.on_loop(lambda: engine.metrics()["topics_ckpt_total"])
+        answers: list[object] = []
+        ready = threading.Event()
 
-    def done(outcome: object) -> None:
-        answers.append(outcome)
-        if len(answers) == 5:
-            ready.set()
+        def done(outcome: object) -> None:
+            answers.append(outcome)
+            if len(answers) == 5:
+                ready.set()
 
-    server.on_loop(lambda: [engine.begin_checkpoint(done) for _ in range(5)])
-    assert ready.wait(30)
-    assert len({id(one) for one in answers}) == 1
-    assert server.on_loop(lambda: engine.metrics()["topics_ckpt_total"]) == total + 1
+        server.on_loop(lambda: [engine.begin_checkpoint(done) for _ in range(5)])
+        assert ready.wait(WAIT_S)
+        assert len({id(one) for one in answers}) == 1
+        assert server.on_loop(lambda: engine.metrics()["topics_ckpt_total"]) == total + 1
     assert before["topics"] >= 1
 
 

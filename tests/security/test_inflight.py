@@ -294,7 +294,7 @@ def test_requests_that_wait_in_line_on_a_connection_share_one_slot() -> None:
         assert server.on_loop(lambda: inflight(server)) == 0
 
 
-def test_no_number_of_clients_gets_past_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_number_of_clients_gets_past_the_cap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """[RES-3] Twelve clients, a cap of three: never more than three at once, and none is lost."""
     peak: list[int] = []
     take = Exchange.hold_slot
@@ -305,18 +305,30 @@ def test_no_number_of_clients_gets_past_the_cap(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Exchange, "hold_slot", watched)
     env = {"TOPICS_API_KEYS": KEYS, "TOPICS_MAX_INFLIGHT_PER_KEY": "3"}
-    with running(env=env) as server:
+    fs = GateFs()
+    with running(tmp_path, env, fs=fs) as server:
         with server.client(key=OTHER) as client:
             assert client.put("/v0/topics/t", json={"durability": "fsync"}).status_code == 201
         start = threading.Barrier(12)
+        refused = threading.Event()
+
+        def post(client: httpx.Client) -> int:
+            status = client.post("/v0/topics/t", json=records(1)).status_code
+            if status == 429:
+                refused.set()
+            return status
 
         def hammer(_: int) -> list[int]:
             with server.client(key=KEY) as client:
                 start.wait(WAIT_S)
-                return [client.post("/v0/topics/t", json=records(1)).status_code for _ in range(25)]
+                return [post(client) for _ in range(25)]
 
+        fs.gate.clear()  # nobody is done before somebody was refused, however fast the disk is
         with ThreadPoolExecutor(12) as pool:
-            statuses = [status for some in pool.map(hammer, range(12)) for status in some]
+            running_all = pool.map(hammer, range(12))
+            assert refused.wait(WAIT_S)
+            fs.gate.set()
+            statuses = [status for some in running_all for status in some]
         with server.client(key=OTHER) as client:
             written = client.get("/v0/topics/t").json()["head_seq"]
         assert set(statuses) == {200, 429}

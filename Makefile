@@ -1,6 +1,9 @@
 # `make` alone lists the targets. Everything runs in .venv, which tools/env creates and keeps up to date.
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench bench-compare docs generate screenshots vendor lock clean env-run env-dev
+.PHONY: help run test check lint types pytest format bench bench-compare docs generate screenshots vendor lock clean env-run env-dev
+
+# Tests start hundreds of processes, each of which would compile the code anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 CODE := src tests tools $(wildcard bench)
@@ -12,16 +15,28 @@ help: ## list the targets
 run: env-run ## start the server on 127.0.0.1:4000 with ./topics-data
 	@$(BIN)/topics serve
 
-test: check ## check, then the tests of the formats without the kernel, then every test; what CI runs
-	@if tools/kernel installed; then TOPICS_KERNEL=pure $(BIN)/pytest -n 2 -q $(BOTH); fi
-	@$(BIN)/pytest -n 2 --dist worksteal
+# Tests wait for disks and other processes a good part of their time, which types take: beside them, told at the end.
+test: lint ## lint, then every test, formats without the kernel too, and types beside them; what CI runs
+	@told=$$(mktemp); status=0; \
+	$(MAKE) --no-print-directory types >"$$told" 2>&1 & beside=$$!; \
+	$(MAKE) --no-print-directory pytest || status=$$?; \
+	wait $$beside || status=$$?; \
+	cat "$$told"; rm -f "$$told"; exit $$status
 
-check: env-dev ## lint, formatting, types, direction of imports; the same of the kernel
+check: lint types ## lint, formatting, types, direction of imports; the same of the kernel
+
+lint: env-dev
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
-	@$(BIN)/mypy --strict
 	@$(BIN)/lint-imports --no-logo
+
+types: env-dev
+	@$(BIN)/mypy --strict
 	@tools/kernel check
+
+pytest: env-dev
+	@if tools/kernel installed; then TOPICS_KERNEL=pure $(BIN)/pytest -n 2 -q $(BOTH); fi
+	@$(BIN)/pytest -n 2 --dist worksteal
 
 format: env-dev ## fix what ruff can fix and format the code
 	@$(BIN)/ruff check --fix-only --quiet $(CODE)

@@ -23,7 +23,7 @@ from topics.server import keys
 from topics.server.server import Server
 
 T = TypeVar("T")
-WAIT_S = 30.0
+WAIT_S = 60.0
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that speak no TLS: reading the system's certificates takes longer than most tests."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.kit import Running, running
+from tests.api.kit import WAIT_S, Running, running
 from topics.codec import envelope
 from topics.codec import part as codec
 from topics.engine.append import Write
@@ -102,7 +102,7 @@ def test_a_watcher_is_told_of_an_attach(server: Running) -> None:
             waiting = threading.Thread(target=lambda: got.append(other.post("/v0/topics/t/diff", json=body).json()))
             waiting.start()
             commit(client, parts)
-            waiting.join(30)
+            waiting.join(WAIT_S)
         assert [record["$seq"] for record in got[0]["records"]] == [1, 2, 3, 4, 5]
 
 

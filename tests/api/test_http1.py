@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from tests.api.kit import Running, running
+from tests.api.kit import WAIT_S, Running, running
 from tests.api.rawclient import RawClient, chunked, count, exists, get, in_chunks, request, sweep, until, write
 from topics.server.http1 import READ_BYTES, Http1
 from topics.testing import ManualClock
@@ -146,7 +146,7 @@ def test_curl_with_http2_and_a_body_falls_back(server: Running, topic: str) -> N
     """[API-25]"""
     command = ["curl", "-sS", "--noproxy", "*", "--http2", "-d", BODY.decode(), "-H", "Content-Type: application/json"]
     url = f"{server.url}/v0/topics/{topic}"
-    told = subprocess.run([*command, url, url], capture_output=True, check=True, timeout=30).stdout
+    told = subprocess.run([*command, url, url], capture_output=True, check=True, timeout=WAIT_S).stdout
     assert told.count(b'"count":1') == 2
     assert count(server, topic) == 2
 

@@ -14,7 +14,7 @@ import pytest
 from tests.api import expect
 from tests.api.expect import JSON, U64_MAX, Background, compact, diff, invalid, ok, put, refused, tagged, waiting, write
 from tests.api.frames import Talk
-from tests.api.kit import Running, running
+from tests.api.kit import WAIT_S, Running, running
 from tests.api.rawclient import RawClient
 from tests.api.test_metrics import scrape
 from tests.api.watching import pass_time
@@ -268,7 +268,7 @@ def test_a_claim_without_a_window_is_answered_after_the_end_of_input(server: Run
         queue(client, "half-claim", 1)
     body = b'{"node":"w"}'
     head = b"POST /v0/topics/half-claim/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with socket.create_connection((server.host, server.port), timeout=30) as sock:
+    with socket.create_connection((server.host, server.port), timeout=WAIT_S) as sock:
         sock.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         sock.shutdown(socket.SHUT_WR)
         answer = b""

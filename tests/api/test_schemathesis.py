@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.api.kit import Running, records, running
+from tests.api.kit import WAIT_S, Running, records, running
 from topics.server import openapi
 
 CHECKS: list[Any] = [
@@ -112,7 +112,7 @@ def fuzz(operation: Any, mode: GenerationMode, session: requests.Session) -> Non
             case.body["wait_ms"] %= WAIT_MS_MAX
         if mode is GenerationMode.POSITIVE:
             case.body = whole(case.body)
-        answer = case.call(session=session, timeout=30)
+        answer = case.call(session=session, timeout=WAIT_S)
         assert answer.status_code < 500 or answer.status_code == 503, answer.text
         case.validate_response(answer, checks=CHECKS)
 

@@ -16,7 +16,7 @@ from topics.server.exchange import Carrier, Exchange, Head
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FOUND = next((path for name in NAMES if (path := shutil.which(name))), None)
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 PAGE = "<!doctype html><title>watching</title>"
 WATCH = """(url) => {
   window.got = []; window.states = [];

@@ -15,7 +15,7 @@ from hyperframe.frame import GoAwayFrame
 from tests.api import expect
 from tests.api.expect import put, refused, write
 from tests.api.frames import Talk
-from tests.api.kit import Running, running
+from tests.api.kit import WAIT_S, Running, running
 from tests.api.test_metrics import scrape
 from tests.api.watching import (
     Stream,
@@ -267,7 +267,7 @@ def test_a_client_whose_input_ended_with_the_request_gets_no_stream_for_long(ser
     with server.client() as client:
         put(client, "early-fin")
         wid = watch(client, "early-fin")["wid"]
-    with socket.create_connection((server.host, server.port), timeout=30) as sock:
+    with socket.create_connection((server.host, server.port), timeout=WAIT_S) as sock:
         sock.sendall(f"GET /v0/watch/{wid} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         sock.shutdown(socket.SHUT_WR)
         while sock.recv(65536):
@@ -491,7 +491,7 @@ def test_a_server_that_stops_says_so_and_ends_its_streams(http2: bool) -> None:
             assert stream.is_complete
             assert (last.kind, last.data["code"], last.cursors) == ("error", "server_shutting_down", {"t": 1})
             assert last.data["message"]
-        thread.join(30)
+        thread.join(WAIT_S)
         assert not thread.is_alive()
 
 
@@ -505,7 +505,7 @@ def test_a_client_that_takes_nothing_holds_a_stopping_server_up_for_a_second_or_
             for _ in range(60):
                 write(client, "t", BIG)
             thread = stopping(server)
-            thread.join(6)
+            thread.join(WAIT_S / 2)
             assert not thread.is_alive(), "it is not waited for until the end of the drain"
 
 
@@ -520,7 +520,7 @@ def test_a_full_socket_of_http_2_holds_a_stopping_server_up_for_a_second_or_so()
             for _ in range(150):
                 write(client, "t", BIG)
             thread = stopping(server)
-            thread.join(6)
+            thread.join(WAIT_S / 2)
             assert not thread.is_alive(), "it is not waited for until the end of the drain"
 
 

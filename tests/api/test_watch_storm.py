@@ -212,7 +212,7 @@ def test_watchers_that_come_and_go_see_every_record_once_in_order_or_are_told_of
 
 
 def metric(address: tuple[str, int], name: str) -> float:
-    with socket.create_connection(address, timeout=30) as sock:
+    with socket.create_connection(address, timeout=WAIT_S) as sock:
         sock.sendall(b"GET /v0/metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         text = b"".join(iter(lambda: sock.recv(1 << 16), b"")).decode()
     (line,) = [line for line in text.splitlines() if line.startswith(name + " ")]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import topics
-from tests.api.kit import Running, running
+from tests.api.kit import WAIT_S, Running, running
 from tests.cli.conftest import Run
 from topics.cli.completion import bash, fish, known
 from topics.cli.main import COMMANDS, main
@@ -165,7 +165,7 @@ def test_write_does_not_hold_back_what_a_pipe_has(server: Running, client: Clien
             process.stdin.flush()
             assert client.page(name, number, wait_ms=30_000).records[0].data == number
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(WAIT_S) == 0
 
 
 def test_a_write_that_fails_in_the_middle_says_how_far_it_came(run: Run, client: Client, name: str) -> None:

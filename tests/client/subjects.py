@@ -17,7 +17,7 @@ from topics.clock import Clock
 from topics.engine.engine import Engine
 from topics.engine.log import Log
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 CLIENTS = ("client", "async-client")
 KINDS = ("log", "aio", *CLIENTS)
 

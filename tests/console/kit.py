@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FOUND = next((path for name in NAMES if (path := shutil.which(name))), None)
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 WIDE = (1280, 860)
 NARROW = (380, 780)
 HERE = Path(__file__).parent

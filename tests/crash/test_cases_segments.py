@@ -32,7 +32,7 @@ from topics.errors import TopicsError
 from topics.testing import ManualClock, SimFs
 from topics.testing.simfs import SyncMode
 
-WAIT_S = 30
+WAIT_S = 60
 HOLD_S = 0.3
 REWRITE: dict[str, Any] = {
     "reclaim_rewrite": True,

@@ -42,7 +42,7 @@ COLD = "cold"
 PLACES = ("tail", "active", "sealed", "reopened", "killed", "trimmed", "crashed", "cold", "restored", "ram")
 STOPS = ("reopened", "killed", "crashed")
 U64_MAX = 2**64 - 1
-WAIT_S = 20.0
+WAIT_S = 60.0
 """Bound of every wait for another thread: only a broken product reaches it."""
 
 EVENTS = {"active": 10_000}

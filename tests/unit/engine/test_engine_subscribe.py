@@ -13,7 +13,7 @@ from topics.engine.engine import Engine
 from topics.errors import CallerError, EngineClosed, TopicNotFound
 from topics.model import Gap, Record
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture

@@ -331,10 +331,10 @@ def test_a_copy_wakes_who_waits_for_the_destination(tmp_path: Any) -> None:
     with Engine.open(str(tmp_path / "store")) as engine:
         route(engine)
         got: list[Any] = []
-        thread = threading.Thread(target=lambda: got.append(engine.read("b", wait_ms=20_000)))
+        thread = threading.Thread(target=lambda: got.append(engine.read("b", wait_ms=30_000)))
         thread.start()
         write(engine, "x", name="a")
-        thread.join(20)
+        thread.join(60)
         assert [one.data for one in got[0].records] == ["x"]
 
 

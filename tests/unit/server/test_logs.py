@@ -156,7 +156,7 @@ class Stuck(io.StringIO):
         self.released = threading.Event()
 
     def write(self, text: str) -> int:
-        assert self.released.wait(30)
+        assert self.released.wait(60)
         return super().write(text)
 
 
@@ -183,7 +183,7 @@ def test_a_flush_gives_up_on_a_stream_that_takes_nothing() -> None:
     writer.put("one")
     assert not writer.flush(within_s=0.01)
     stream.released.set()
-    assert writer.flush(30)
+    assert writer.flush(60)
 
 
 class Broken(io.StringIO):

@@ -21,7 +21,7 @@ from topics.wal.rounds import Door, Rounds
 T = TypeVar("T")
 
 DIR = "/log"
-WAIT_S = 20.0
+WAIT_S = 60.0
 """Bound of every wait for another thread: only a broken product reaches it."""
 
 

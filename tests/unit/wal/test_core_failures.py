@@ -422,6 +422,6 @@ def test_a_caller_waiting_for_a_sync_hears_of_it_when_the_log_was_closed_after_a
     waiting = kit.spawn(lambda: log.sync_to(end))
     try:
         with pytest.raises((WalClosed, WalReadOnly)):
-            waiting.result(3)
+            waiting.result(kit.WAIT_S)
     finally:
         log._synced = (10**9, 0)  # ends a thread that still turns

@@ -352,7 +352,7 @@ def test_a_follower_ends_also_when_close_fails(disk: kit.Disk) -> None:
     with pytest.raises(WalIo):
         wal.close()
     try:
-        assert following.result(5) == [0]
+        assert following.result(kit.WAIT_S) == [0]
     finally:
         wal._wake()
 
@@ -401,7 +401,7 @@ def test_a_follower_is_not_held_up_by_a_writer(disk: kit.Disk) -> None:
 
     appending = kit.spawn(write)
     try:
-        assert following.result(5)[0] == kit.put(1)
+        assert following.result(kit.WAIT_S)[0] == kit.put(1)
     finally:
         writing.open()
         appending.result(kit.WAIT_S)

@@ -33,7 +33,7 @@ CHECKS: list[Any] = [
 TOPICS = ("filled", "empty", "queue")
 OPERATIONS = sorted(openapi.OPERATIONS)
 WAIT_MS_MAX = 20
-EXAMPLES = int(os.environ.get("TOPICS_TEST_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("TOPICS_TEST_EXAMPLES", "10"))
 """For every operation and mode."""
 
 

@@ -52,7 +52,10 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardS
 
 QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 600}
 """Survivors that the quick size of `crash` judges; a whole engine takes long to open."""
-THIN = {"engine": {"exhaustive": 29, "faults": 601, "flips": 307, "truncate": 127, "mutants": 5}}
+THIN = {
+    "wal": {"flips": 5, "truncate": 2},
+    "engine": {"exhaustive": 29, "faults": 601, "flips": 307, "truncate": 127, "mutants": 5},
+}
 """Of what a quick size has, every how many cases are taken; primes, so that no kind of case is left out."""
 
 
@@ -172,7 +175,7 @@ def _exhaust(item: tuple[str, int, tuple[str, ...], range]) -> Outcome:
 def exhaustive(args: argparse.Namespace) -> int:
     """Every sequence of operations up to a length, every disk call of it [T3]."""
     max_ops = 2 if args.quick else args.max_ops
-    seeds = [args.replay] if args.replay is not None else range(args.seed, args.seed + (2 if args.quick else 4))
+    seeds = [args.replay] if args.replay is not None else range(args.seed, args.seed + (1 if args.quick else 4))
     tally = Tally("exhaustive", "images")
     names = _subjects(args)
     work = [
@@ -249,7 +252,8 @@ def mutant(args: argparse.Namespace) -> int:
     """Seeded bugs, all of which the sweeps must notice [T5]."""
     seeds = range(args.seed, args.seed + 60)
     tally = Tally("mutants", "mutants")
-    chosen = [n for n in range(len(_mutants())) if n < len(mutants.MUTANTS) or n % _thin(args, "engine") == 0]
+    thin, simple = _thin(args, "engine"), len(mutants.MUTANTS)
+    chosen = [n for n in range(len(_mutants())) if n < simple or n % thin == (simple + 1) % thin]
     for outcome in spread(args.jobs, _mutant, [(n, seeds) for n in chosen]):
         tally.add(outcome)
     return tally.report(seed=args.seed, caught=tally.cases - len(tally.violations))
@@ -285,7 +289,9 @@ def damages(args: argparse.Namespace) -> int:
     tally = Tally(args.command, "cases")
     names = [args.subject] if args.subject else ["wal", "engine"]
     samples = [(False, False), (True, True)] if args.quick else [(f, a) for f in (False, True) for a in (False, True)]
-    logs = [(args.command, f, a, part, 4) for f, a in samples if "wal" in names for part in range(4)]
+    each = _thin(args, "wal")
+    pieces = 4 if each == 1 else 1
+    logs = [(args.command, f, a, part, pieces * each) for f, a in samples if "wal" in names for part in range(pieces)]
     for outcome in spread(args.jobs, _damage, logs):
         tally.add(outcome)
     thin = _thin(args, "engine")

@@ -7,6 +7,7 @@ finds a violation; a mutant that survives is a hole in the oracle, and counts as
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -37,6 +38,8 @@ class Mutant(NamedTuple):
     """Takes the right function and returns the wrong one."""
     subject: Callable[[], Subject] = WalSubject
     """What is swept to find it."""
+    known: tuple[int | str, ...] = ()
+    """Seeds of lives and names of sweeps that have found it: tried first."""
 
 
 def _nothing(right: Any) -> Any:
@@ -320,8 +323,8 @@ def _in_flight_overlooked(right: Any) -> Any:
     return wrong
 
 
-def _shard_mutant(name: str, target: object, attribute: str, make: Make) -> Mutant:
-    return Mutant(f"shard: {name}", target, attribute, make, ShardSubject)
+def _shard_mutant(name: str, target: object, attribute: str, make: Make, *known: int | str) -> Mutant:
+    return Mutant(f"shard: {name}", target, attribute, make, ShardSubject, known)
 
 
 _SHARD_MUTANTS = (
@@ -329,7 +332,7 @@ _SHARD_MUTANTS = (
     _shard_mutant("a sync finishes what was written while it ran", Shard, "_finish_synced", _written_taken_for_synced),
     _shard_mutant("a sync is taken for done when it is asked for", SegmentedLog, "sync_to", _asked_taken_for_synced),
     _shard_mutant("every batch says that everything before is synced", Shard, "_write", _always_flagged),
-    _shard_mutant("a batch says so while the sync still runs", Shard, "_write", _flagged_while_syncing),
+    _shard_mutant("a batch says so while the sync still runs", Shard, "_write", _flagged_while_syncing, 44),
     _shard_mutant("no batch says so", frame, "set_synced_prefix", _nothing),
     _shard_mutant("no sync mark follows", Shard, "_mark_synced", _nothing),
     _shard_mutant("nothing is due by the clock", Shard, "_agenda", lambda right: lambda self: iter(())),
@@ -341,25 +344,33 @@ _SHARD_MUTANTS = (
     _shard_mutant("a failed sync is tried again", SegmentedLog, "_sync_active", _sync_tried_again),
     _shard_mutant("the remains of a failed write are not cut back", SegmentedLog, "take_back", _not_cut_back),
     _shard_mutant("what is queued behind a failure is forgotten", Shard, "_fail", _queue_forgotten),
-    _shard_mutant("what failed goes on waiting", Shard, "_fail", _failed_and_kept),
+    _shard_mutant("what failed goes on waiting", Shard, "_fail", _failed_and_kept, 54),
     _shard_mutant("the records of a submission are not linked", frame, "encode_appends", _links_lost),
     _shard_mutant("a full shard is well again without a file", Shard, "_try_space", _nothing),
-    _shard_mutant("the bound on free space is not held", Shard, "_require_free", _nothing),
-    _shard_mutant("a write overtakes the one in flight", Shard, "flush", _overtaking),
-    _shard_mutant("what is in flight counts as finished", Shard, "oldest_open", _in_flight_overlooked),
-    _shard_mutant("a replay position lies inside a submission", Shard, "_note_start", _start_missed),
+    _shard_mutant("the bound on free space is not held", Shard, "_require_free", _nothing, 38),
+    _shard_mutant("a write overtakes the one in flight", Shard, "flush", _overtaking, 15),
+    _shard_mutant("what is in flight counts as finished", Shard, "oldest_open", _in_flight_overlooked, 15),
+    _shard_mutant("a replay position lies inside a submission", Shard, "_note_start", _start_missed, 41),
 )
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("append acknowledges without a sync", SegmentedLog, "sync_to", _nothing),
-    Mutant("rotation does not sync the old segment", SegmentedLog, "rotate", _rotation_unsynced),
+    Mutant("rotation does not sync the old segment", SegmentedLog, "rotate", _rotation_unsynced, known=("faults",)),
     Mutant("a new segment's directory entry is not synced", SegmentedLog, "_reserve", _creation_unsynced),
-    Mutant("the remains of a failed write are not cut back", SegmentedLog, "take_back", _not_cut_back),
-    Mutant("a short write is taken for a whole one", core, "pwrite_all", _short_write_taken_for_whole),
+    Mutant("the remains of a failed write are not cut back", SegmentedLog, "take_back", _not_cut_back, known=(36,)),
+    Mutant(
+        "a short write is taken for a whole one", core, "pwrite_all", _short_write_taken_for_whole, known=("faults",)
+    ),
     Mutant("a failed sync does not latch the log", SegmentedLog, "_latch", _nothing),
     Mutant("recovery does not check checksums", record, "walk", _checksum_ignored),
     Mutant("recovery does not cut the torn tail", SegmentedLog, "recover", _tail_not_cut),
-    Mutant("recovery resumes behind bytes that no sync has covered", SegmentedLog, "_secure", _tail_not_rewritten),
+    Mutant(
+        "recovery resumes behind bytes that no sync has covered",
+        SegmentedLog,
+        "_secure",
+        _tail_not_rewritten,
+        known=("faults",),
+    ),
     Mutant("recovery throws an empty last segment away", SegmentedLog, "start", _empty_last_segment_thrown_away),
     Mutant("recovery trusts directory entries of a killed process", SegmentedLog, "start", _start_without_dir_sync),
     Mutant(
@@ -367,18 +378,23 @@ MUTANTS: tuple[Mutant, ...] = (
         record.RecordCodec,
         "scan",
         _damage_taken_for_a_torn_tail,
+        known=("flips",),
     ),
-    Mutant("recovery skips a bad record and goes on", record.RecordCodec, "scan", _first_bad_record_skipped),
+    Mutant(
+        "recovery skips a bad record and goes on", record.RecordCodec, "scan", _first_bad_record_skipped, known=(28,)
+    ),
     Mutant("cut bytes are not kept", recovery, "_keep_copy", _nothing),
     Mutant("holes are not told", recovery, "summarise", _holes_untold),
     Mutant("a few zeros are taken for prepared space", core, "zero_tail", _zeros_taken_for_prepared_space),
     Mutant("compressed values come back empty", record, "_decompress", _values_lost),
     Mutant("finalize cuts one byte too many", SegmentedLog, "_finalize", _finalized_short),
-    Mutant("deletion takes the cutoff segment too", SegmentedLog, "delete_before", _cutoff_deleted_too),
-    Mutant("removals are synced once, at the end", SegmentedLog, "delete_before", _removals_synced_at_the_end),
+    Mutant("deletion takes the cutoff segment too", SegmentedLog, "delete_before", _cutoff_deleted_too, known=(10,)),
+    Mutant(
+        "removals are synced once, at the end", SegmentedLog, "delete_before", _removals_synced_at_the_end, known=(45,)
+    ),
     Mutant("the lock is not taken", log, "_take_lock", _lock_not_taken),
-    Mutant("the batch timer never syncs", log.Wal, "tick", _nothing),
-    Mutant("readers see what an append refused", log.Wal, "readable_end", _failed_append_readable),
+    Mutant("the batch timer never syncs", log.Wal, "tick", _nothing, known=(13,)),
+    Mutant("readers see what an append refused", log.Wal, "readable_end", _failed_append_readable, known=(11,)),
     Mutant("a reader takes a bad record for the end", reader.WalReader, "_read", lambda right: lambda self, end: None),
     *_SHARD_MUTANTS,
 )
@@ -395,7 +411,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
 def hunt(mutant: Mutant, seeds: Sequence[int]) -> str | None:
     """What the sweeps find with the bug in place, or `None` if it survives them."""
     with applied(mutant):
-        for name, search in _searches(mutant.subject(), seeds).items():
+        for name, search in _in_order(mutant, seeds).items():
             try:
                 search()
             except Violation as violation:
@@ -403,6 +419,20 @@ def hunt(mutant: Mutant, seeds: Sequence[int]) -> str | None:
             except Exception as error:  # noqa: BLE001 - a bug may surface as any error; that is being caught too
                 return f"{name}: {type(error).__name__}: {error}"
     return None
+
+
+def _in_order(mutant: Mutant, seeds: Sequence[int]) -> dict[str, Callable[[], None]]:
+    """What is known to find it, then everything else."""
+    subject = mutant.subject()
+    searches = _searches(subject, seeds)
+    lives = not isinstance(subject, WalSubject)
+    known: dict[str, Callable[[], None]] = {
+        str(one): searches[one]
+        if isinstance(one, str)
+        else functools.partial(_crashes, subject, [one], every_call=not lives)
+        for one in mutant.known
+    }
+    return known | searches
 
 
 def _searches(subject: Subject, seeds: Sequence[int]) -> dict[str, Callable[[], None]]:

@@ -12,6 +12,7 @@ A `fork` is a store on an image of the same disk, with the model of that moment:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -453,8 +454,15 @@ def start_again(store: Store) -> Store:
     return store.start()
 
 
+ALL_OF = 10**9 if os.environ.get("TOPICS_TEST_SWEEPS") == "full" else 20
+"""How many calls of a sweep have all their images judged; `TOPICS_TEST_SWEEPS=full` has all of them."""
+
+
 class Sweep:
-    """Judges a killed and some crashed images at every disk call while it is on [R-10]."""
+    """Judges images of every disk call while it is on [R-10]: a killed one and some that crashed.
+
+    Behind the first calls every other one of these, beginning with the first at one call, with the second at the next.
+    """
 
     def __init__(
         self, store: Store, judge: Callable[[Store], None], crashes: int, chosen: Callable[[int, Call], bool]
@@ -465,16 +473,14 @@ class Sweep:
         self._judge = judge
         self._crashes = crashes
         self._chosen = chosen
+        self._calls = self._crashed = 0
 
     def before(self, call: Call) -> None:
-        store, number = self._store, self._store.sim.disk_calls
+        number = self._store.sim.disk_calls
         if call[0] == "point" or self.failure is not None or not self._chosen(number, call):
             return
-        forks = [store.killed()]
-        for k in range(self._crashes):
-            style, seed = CRASHES[(number * self._crashes + k) % len(CRASHES)]
-            forks.append(store.crashed(style, seed + 100 * number))
-        for fork in forks:
+        self._calls += 1
+        for fork in self._forks(number):
             fork.label = f"{fork.label} before disk call {number} {call}"
             self.images += 1
             try:
@@ -483,6 +489,16 @@ class Sweep:
                 error.add_note(f"the image: {fork.label}")
                 self.failure = error
                 return
+
+    def _forks(self, number: int) -> Iterator[Store]:
+        every = range(self._crashes + 1)
+        for k in every if self._calls <= ALL_OF or not self._crashes else every[self._calls % 2 :: 2]:
+            if k == 0:
+                yield self._store.killed()
+            else:
+                style, seed = CRASHES[self._crashed % len(CRASHES)]
+                self._crashed += 1
+                yield self._store.crashed(style, seed + 100 * number)
 
 
 @contextmanager

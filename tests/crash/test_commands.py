@@ -17,10 +17,10 @@ QUICK = {
     "exhaustive": 10_000,  # T3
     "faults": 2_000,  # T4
     "mutants": 60,  # T5
-    "flips": 10_000,  # T6
-    "truncate": 3_500,  # T7
+    "flips": 2_000,  # T6
+    "truncate": 1_800,  # T7
     "fuzz": 60_000,  # T13
-    "kill9": 2,  # T8
+    "kill9": 4,  # T8
     "queue-chaos": 1_350,  # T12
     "txn-chaos": 4,
     "spark-chaos": 2,  # T16

@@ -54,7 +54,7 @@ QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 600}
 """Survivors that the quick size of `crash` judges; a whole engine takes long to open."""
 THIN = {
     "wal": {"flips": 5, "truncate": 2},
-    "engine": {"exhaustive": 29, "faults": 601, "flips": 307, "truncate": 127, "mutants": 5},
+    "engine": {"exhaustive": 29, "faults": 1201, "flips": 613, "truncate": 251, "mutants": 5},
 }
 """Of what a quick size has, every how many cases are taken; primes, so that no kind of case is left out."""
 

@@ -428,6 +428,12 @@ def test_every_command_and_action_is_known_to_completion() -> None:
     assert all(command.name in fish() for command in COMMANDS)
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_or_with_json_an_object(run: Run, shell: str) -> None:
+    """[U-10]"""
+    assert run("completion", shell, "--json").told["script"] == run("completion", shell).out
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("words", "expected"),

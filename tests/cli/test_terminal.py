@@ -29,10 +29,11 @@ TAKE_TERMINAL = (
 class Screen:
     """A terminal with a program on it."""
 
-    def __init__(self, words: list[str], url: str, folder: Path) -> None:
+    def __init__(self, words: list[str], url: str, folder: Path, variable: str) -> None:
         self._ours, theirs = pty.openpty()
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("TOPICS_", "NO_COLOR"))}
         env = {**clean, "TOPICS_URL": url, "XDG_CONFIG_HOME": str(folder), "TERM": "xterm"}
+        env |= dict([variable.split("=")] if variable else [])
         self.process = subprocess.Popen(
             [sys.executable, "-c", TAKE_TERMINAL, sys.executable, "-m", "topics", *words], stdin=theirs, stdout=theirs,
             stderr=theirs, env=env, cwd=folder, start_new_session=True,
@@ -74,8 +75,8 @@ class Screen:
 
 
 @contextmanager
-def screen(words: list[str], server: Running, folder: Path) -> Iterator[Screen]:
-    one = Screen(words, server.url, folder)
+def screen(words: list[str], server: Running, folder: Path, variable: str = "") -> Iterator[Screen]:
+    one = Screen(words, server.url, folder, variable)
     try:
         yield one
     finally:
@@ -124,6 +125,16 @@ def test_gaps_are_in_colour_and_records_in_a_table(server: Running, client: Clie
         assert one.ended() == 0
     assert "\x1b[31m       1 to 2: lost (cap)\x1b[0m" in one.text
     assert "$seq" not in one.text
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR=1", "TERM=dumb"])
+def test_whoever_wants_no_colours_gets_none(server: Running, client: Client, tmp_path: Path, variable: str) -> None:
+    client.create("plain", cap_records=1)
+    client.append_many("plain", [1, 2, 3])
+    with screen(["read", "plain"], server, tmp_path, variable) as one:
+        assert one.ended() == 0
+    assert "       1 to " in one.text
+    assert "\x1b" not in one.text
 
 
 @pytest.mark.parametrize(("answer", "left"), [("n", 2), ("", 2), ("y", 0)])

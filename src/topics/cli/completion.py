@@ -14,6 +14,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from topics.cli import output
 from topics.cli.main import COMMANDS, build_parser
 
 NAMED: Final = ("create", "show", "rm", "config", "write", "read", "tail", "delete", "export", "queue")
@@ -33,7 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print({"bash": bash, "zsh": zsh, "fish": fish}[args.shell](), end="")
+    script = {"bash": bash, "zsh": zsh, "fish": fish}[args.shell]()
+    if args.json:
+        output.answer({"ok": True, "shell": args.shell, "script": script})
+    else:
+        print(script, end="")
     return 0
 
 

@@ -28,7 +28,8 @@ def answer(told: object) -> None:
 
 def is_coloured() -> bool:
     """Whether stdout is a terminal that wants colours."""
-    return sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and sys.stdout is not None and sys.stdout.isatty()
 
 
 def coloured(text: str, colour: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Self, TextIO
 
@@ -24,7 +25,8 @@ class Progress:
         self._silent = silent
         self._clock = SystemClock() if clock is None else clock
         self._stream = sys.stderr if stream is None else stream
-        self._terminal = self._stream is not None and self._stream.isatty()
+        is_dumb = os.environ.get("TERM") == "dumb"  # a terminal that cannot renew a line
+        self._terminal = self._stream is not None and self._stream.isatty() and not is_dumb
         self._every_ns = TERMINAL_EVERY_NS if self._terminal else PLAIN_EVERY_NS
         self._told_ns = self._clock.monotonic_ns()
         self._shown = False

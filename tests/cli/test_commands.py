@@ -460,7 +460,7 @@ COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _topics_complete;
 def test_the_program_loads_no_server_and_no_engine_to_talk_to_a_server() -> None:
     code = (
         "import sys; from topics.cli.main import main; main(['ls', '--url', 'http://127.0.0.1:1']);"
-        "heavy = ('topics.server', 'topics.engine', 'topics.spark', 'topics.storage');"
+        "heavy = ('topics.server', 'topics.engine', 'topics.spark', 'topics.storage', 'numpy', 'asyncio');"
         "bad = [m for m in sys.modules if m.startswith(heavy)];"
         "sys.exit(str(bad) if bad else 0)"
     )

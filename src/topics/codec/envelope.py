@@ -10,17 +10,21 @@ Those bytes exactly: no spaces, `d` first, `m` absent without meta, meta always 
 Nesting stops at 256 levels, a fixed number between the 128 that must and the 1000 that must not be accepted
 [API-11]: what was accepted once must be readable from any depth of the Python stack.
 
-Everything here raises `ValueError` for a bad value. Pure functions; any thread.
+Everything here raises `ValueError` for a bad value. Pure functions; any thread. numpy is loaded by whoever needs whole
+batches: clients and commands use this module for single values, and would wait for it longer than for the server.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 NESTING_MAX = 256
 
@@ -98,6 +102,8 @@ def accounted_sizes(
     buffer: bytes | bytearray | memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """`accounted_bytes` of the envelopes at ascending places of a buffer, in one pass over it."""
+    import numpy as np
+
     around = np.full(len(starts), PLAIN_BYTES, np.int64)
     if len(starts):
         first, last = int(starts[0]), int(starts[-1] + sizes[-1])
@@ -139,6 +145,8 @@ def encode_value(value: object) -> bytes:
 
 def _nesting(raw: bytes) -> int:
     """Depth of brackets outside strings; any number for malformed text, which the parser refuses anyway."""
+    import numpy as np
+
     text = np.frombuffer(_STRING.sub(b"", raw), np.uint8)
     opens = (text == ord("[")) | (text == ord("{"))
     closes = (text == ord("]")) | (text == ord("}"))
@@ -160,6 +168,8 @@ def _refuse_non_finite(value: object) -> None:
 
 def data_lens(envelopes: list[bytes]) -> npt.NDArray[np.int64]:
     """How long the data of each envelope is, parsed in one call; `ValueError` if one is no envelope."""
+    import numpy as np
+
     try:
         parts = _LIST_DECODER.decode(b"[%b]" % b",".join(envelopes))
     except RecursionError:

@@ -15,9 +15,10 @@ from topics.model import (
     TopicConfig,
     TopicState,
 )
-from topics.surface.worker import AsyncWorker, Worker
+from topics.surface.worker import Worker
 
 if TYPE_CHECKING:
+    from topics.surface.async_worker import AsyncWorker
     from topics.surface.base import AsyncSurface, Surface
 
 
@@ -118,4 +119,6 @@ class AsyncQueue:
 
     def worker(self, node: str, max: int = 1, *, lease_ms: int | None = None, **more: Any) -> AsyncWorker:
         """See `Queue.worker`."""
+        from topics.surface.async_worker import AsyncWorker
+
         return AsyncWorker(self._surface, self.name, node, max, lease_ms=lease_ms, **more)

@@ -260,6 +260,8 @@ def test_names_of_255_characters_fit_into_380_pixels(browser: Browser, server: R
         page.get_by_role("button", name="remove").first.click()
         expect(page.get_by_role("dialog")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        dialog = page.get_by_role("dialog").evaluate("(one) => [one.scrollWidth, one.clientWidth]")
+        assert dialog[0] <= dialog[1]
 
 
 def fill(page: Page, texts: dict[str, str]) -> None:
@@ -273,11 +275,6 @@ ACTIONS: dict[str, tuple[str, Action, Action]] = {
         "#/topics/t?view=publish",
         lambda _: None,
         lambda page: page.get_by_role("button", name="Publish").click(),
-    ),
-    "delete": (
-        "#/topics/t?view=delete",
-        lambda page: page.get_by_label("Tag").fill("a"),
-        lambda page: page.get_by_role("button", name="Preview", exact=True).click(),
     ),
     "config": (
         "#/topics/t?view=config",
@@ -340,7 +337,6 @@ def test_what_is_done_while_the_server_is_away_says_so_and_works_when_it_is_back
             for name, (_, _, act) in ACTIONS.items():
                 act(pages[name])
             expect(pages["publish"].get_by_text("Written as seq 4")).to_be_visible()
-            expect(pages["delete"].get_by_text(re.compile("0 of [34] live records would go."))).to_be_visible()
             expect(pages["config"].get_by_text("Saved. It is in force.")).to_be_visible()
             expect(pages["create"].get_by_role("heading", level=1, name="made")).to_be_visible()
             expect(pages["router"].get_by_role("row", name="t->u")).to_be_visible()

@@ -174,7 +174,7 @@ function Shards({ now }) {
 function Losses({ now }) {
   const reasons = Object.entries(now.lost_records).filter(([, lost]) => /** @type {number} */ (lost) > 0);
   const all = reasons.reduce((sum, [, lost]) => sum + /** @type {number} */ (lost), 0);
-  const told = usePoll(async (signal) => (await newest(4, signal)).reverse(), 10_000, [all]);
+  const told = usePoll(async (signal) => (await newest(4, signal)).reverse(), 5000, []);
   return html`<section class="panel">
     <h2>Losses <span class="muted">since the start</span></h2>
     ${all === 0

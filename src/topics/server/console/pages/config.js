@@ -122,7 +122,7 @@ export function Config({ name, config, onDone }) {
               return html`<${Field} key=${item.name} label=${item.label} value=${form[item.name]} onInput=${set(item.name)} options=${item.options} wrong=${one?.wrong} hint=${one?.hint} />`;
             })}
           </div>
-          <div class="row checks">${items.filter((item) => item.kind === "flag").map((item) => html`<${Check} key=${item.name} label=${item.label} value=${form[item.name]} onInput=${set(item.name)} />`)}</div></fieldset>`,
+          ${items.some((item) => item.kind === "flag") && html`<div class="row checks">${items.filter((item) => item.kind === "flag").map((item) => html`<${Check} key=${item.name} label=${item.label} value=${form[item.name]} onInput=${set(item.name)} />`)}</div>`}</fieldset>`,
       )}
       <${Failed} error=${error} />
       ${saved && !changed && html`<${Done} text="Saved. It is in force." />`}

@@ -255,6 +255,11 @@ def test_a_backfill_into_a_topic_of_a_stopped_store(
         assert [one.data["twice"] for one in engine.read("twice", 0, limit=1000).records] == wanted
         with pytest.raises(DataDirInUse):
             run(spark, backfill, place, topics=["a"], into="twice", sql=query)
+        engine.delete_topic("a")
+        engine.put_topic("a", {"durability": "fsync"})
+        engine.append("a", [record(n) for n in range(5)])
+    made_anew = Work("backfill", place, ("a",), options={"into": "twice", "sql": query})
+    assert backfill.plan(made_anew, made_anew.store())["ranges"] == [(1, 5)], "none of it is taken for what is done"
 
 
 def test_a_backfill_into_files_and_by_a_query(spark: SparkSession, tmp_path: Path) -> None:
@@ -270,6 +275,13 @@ def test_a_backfill_into_files_and_by_a_query(spark: SparkSession, tmp_path: Pat
     assert run(spark, backfill, Place(path=path), out, ["a"], sql=query, step=40)["ranges"] == 0
     with pytest.raises(SourceError, match="itself"):
         run(spark, backfill, Place(path=path), topics=["a"], into="a")
+    with Engine.open(path) as engine:
+        engine.delete_topic("a")
+        engine.put_topic("a", {"durability": "fsync"})
+        engine.append("a", [record(n) for n in range(5)])
+    for topic in ("a", "b"):
+        with pytest.raises(SourceError, match=r"target_not_empty: .* holds what was made of .*\"topic\":\"a\""):
+            run(spark, backfill, Place(path=path), out, [topic], sql=query, step=40)
 
 
 Caught = pytest.CaptureFixture[str]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +188,24 @@ def test_a_server_killed_between_stage_and_commit_loses_nothing(spark: SparkSess
 
 def _url(server: ServerProcess) -> str:
     return "http://{}:{}".format(*server.address)
+
+
+def test_a_checkpoint_that_went_back_swallows_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """K-31: batches of an older checkpoint have numbers that are taken; the query ends, and says why."""
+    flow = Flow(spark, tmp_path)
+    with running() as server, server.client() as client:
+        flow.put("a", range(20))
+        flow.run(url=server.url)
+        shutil.copytree(flow.checkpoint, tmp_path / "older")
+        flow.put("b", range(20, 40))
+        flow.put("c", range(40, 60))
+        flow.run(url=server.url)
+        shutil.rmtree(flow.checkpoint)
+        (tmp_path / "older").rename(flow.checkpoint)
+        flow.put("d", range(60, 80))
+        with pytest.raises(StreamingQueryException, match=r"topics: checkpoint_behind: batch 1 of .* batch 2 was"):
+            flow.run(url=server.url)
+        assert Counter(found(client, "t")) == Counter(range(60))
 
 
 def test_flows_and_checkpoints_do_not_swallow_each_other(spark: SparkSession, tmp_path: Path) -> None:

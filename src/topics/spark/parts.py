@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from topics.spark.failure import SourceError
 from topics.spark.rows import Row
 from topics.spark.writeoptions import WriteOptions
 
@@ -35,6 +36,12 @@ class Version(NamedTuple):
 
     id: str
     number: int
+
+
+def behind(version: Version, known: int) -> SourceError:
+    """A stream whose checkpoint went back: what it reads now under an old number would be left out in silence."""
+    what = f"batch {version.number} of {version.id} comes after batch {known} was written: its checkpoint is an old one"
+    return SourceError("checkpoint_behind", what, "go on with the newest checkpoint, or with a new one")
 
 
 class Committed(Exception):
@@ -78,8 +85,8 @@ class Target(Protocol):
         """Begin a part; in a task. Of a version that was opened and is over, none is begun."""
         ...
 
-    def commit(self, version: Version, parts: Sequence[Staged]) -> None:
-        """Make the parts visible, in their order, once; on the driver."""
+    def commit(self, version: Version, parts: Sequence[Staged], *, newest: bool = False) -> None:
+        """Make the parts visible, in their order, once; on the driver. `newest`: a higher version is an error."""
         ...
 
     def abort(self, version: Version, *, final: bool = False) -> None:

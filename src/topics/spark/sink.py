@@ -40,7 +40,7 @@ from topics.fs import OsFs
 from topics.model import NewRecord
 from topics.paths import META_DIR
 from topics.spark.failure import SourceError
-from topics.spark.parts import Staged, Version
+from topics.spark.parts import Staged, Version, behind
 from topics.spark.rows import Row
 from topics.spark.writeoptions import WriteOptions
 
@@ -82,13 +82,15 @@ class FolderTarget:
         except FileNotFoundError as error:
             raise SourceError("txn_aborted", f"{self._folder(version)} is gone", "the write was given up") from error
 
-    def commit(self, version: Version, parts: Sequence[Staged]) -> None:
+    def commit(self, version: Version, parts: Sequence[Staged], *, newest: bool = False) -> None:
         """Stage the part files and commit them, if that was not done before."""
         try:
             with self._opened() as engine:
                 known = engine.writer(version.id).version
                 if known is None or known < version.number:
                     self._bring(engine, version, parts)
+                elif newest and known > version.number:
+                    raise behind(version, known)
         except TopicsError as error:
             if isinstance(error, SourceError):
                 raise

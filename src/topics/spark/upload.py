@@ -24,7 +24,7 @@ from topics.clock import SystemClock
 from topics.codec import envelope
 from topics.codec import part as codec
 from topics.spark.failure import SourceError
-from topics.spark.parts import Committed, Staged, TooLarge, Version
+from topics.spark.parts import Committed, Staged, TooLarge, Version, behind
 from topics.spark.remote import TIMEOUT_S, Answered, Remote
 from topics.spark.rows import Row
 from topics.spark.writeoptions import WriteOptions
@@ -98,7 +98,7 @@ class ServerTarget:
         """A part of a task."""
         return ServerPart(self._options, version, part)
 
-    def commit(self, version: Version, parts: Sequence[Staged]) -> None:
+    def commit(self, version: Version, parts: Sequence[Staged], *, newest: bool = False) -> None:
         """One call, repeated until it is answered; a version that is committed already is left as it is."""
         body: dict[str, Any] = {
             "id": version.id,
@@ -123,8 +123,26 @@ class ServerTarget:
             raise SourceError(code, f"{what}: it was restarted, or it took too long", "run it again")
         if answer.status != 200:
             raise self._refused(answer, "the commit was refused, nothing was written")
-        if json.loads(answer.body)["deduped"]:
+        told = json.loads(answer.body)
+        if told["deduped"]:
             log.info("version %d of %s was committed before", version.number, version.id)
+            if newest and not told["topics"]:  # of the newest version they would be told, if it has any [TXN-7]
+                self._check_newest(version)
+
+    def _check_newest(self, version: Version) -> None:
+        remote = Patient(self._options, self._options.retry_ms)
+        remote.met = True
+        try:
+            known = remote.call("GET", f"/v0/txn/{quote(version.id, safe='')}")["version"]
+        except SourceError as error:
+            if error.code not in ("unauthorized", "forbidden"):
+                raise
+            log.warning("whether %d is the newest version of %s, a key that may read would tell", *reversed(version))
+            return
+        finally:
+            remote.close()
+        if known is not None and known > version.number:
+            raise behind(version, known)
 
     def abort(self, version: Version, *, final: bool = False) -> None:
         """What a server that does not answer keeps, it drops by itself [TXN-4].

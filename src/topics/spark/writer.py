@@ -103,9 +103,9 @@ class Writing:
             yield from shape.rows(batch, before)
             before += batch.num_rows
 
-    def commit(self, version: Version, messages: Sequence[Written]) -> None:
+    def commit(self, version: Version, messages: Sequence[Written], *, newest: bool = False) -> None:
         """Make it visible; parts without rows need not be named."""
-        target_of(self.options).commit(version, [one.staged for one in messages if one.staged.chunks])
+        target_of(self.options).commit(version, [one.staged for one in messages if one.staged.chunks], newest=newest)
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
@@ -179,7 +179,7 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
         versions = {one.version for one in written}
         assert all(one.number == batchId for one in versions), (versions, batchId)
         for version in versions:
-            self._writing.commit(version, written)
+            self._writing.commit(version, written, newest=True)
 
     @told
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -303,6 +303,21 @@ def test_an_aborted_part_and_one_that_was_given_up_leave_nothing(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_stream_whose_checkpoint_went_back_is_told(tmp_path: Path) -> None:
+    """K-31: a repeat is of the newest batch; an older number has other rows now, and they would be passed over."""
+    with running() as server:
+        for target, options in (to(server), folder(tmp_path)):
+            for number, newest in ((1, True), (2, True), (2, True), (1, False)):
+                version = Version("q", number)
+                target.commit(version, [staged(target, options, rows(1, 3), version=version)], newest=newest)
+            old = Version("q", 1)
+            with pytest.raises(SourceError, match=r"^topics: checkpoint_behind: batch 1 of q comes after batch 2 was"):
+                target.commit(old, [staged(target, options, rows(4, 6), version=old)], newest=True)
+        with server.client() as client:
+            assert found(client) == [1, 2, 3, 1, 2, 3]
+    assert in_store(tmp_path) == [1, 2, 3, 1, 2, 3]
+
+
 def test_a_disk_that_fills_while_a_part_is_written_leaves_nothing_of_it(tmp_path: Path) -> None:
     """K-32: also where only closing the file tells."""
     target, options = folder(tmp_path)

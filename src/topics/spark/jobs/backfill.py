@@ -6,7 +6,9 @@
                  `--out DIR` alone: a folder `upto=<number>`, which appears when it is complete
 
 How far it is, the target knows: the committed number, or the newest folder. A run that was killed goes on behind it,
-and so does one that comes when there are more records. Driver only.
+and so does one that comes when there are more records. Numbers are of one instance of the topic: its epoch is part of
+the job's name, and `_topics/backfill.json` says whose folders they are, so that a topic made anew, or another store, is
+not taken for what is done. Driver only.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
-from topics.fs import ensure_dir
+from topics.fs import ensure_dir, replace_file
 from topics.spark.failure import SourceError
-from topics.spark.jobs.lake import STAGING_DIR
-from topics.spark.jobs.place import Instance, Store
+from topics.spark.jobs.lake import OWN_DIR, STAGING_DIR
+from topics.spark.jobs.place import Instance, Store, as_json
 from topics.spark.jobs.spread import spoken
 from topics.spark.jobs.work import Outcome, Work
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RANGE: Final = 1_000_000
+WHOSE_FILE: Final = f"{OWN_DIR}/backfill.json"
 FOLDER: Final = re.compile(r"upto=(\d{20})")
 
 
@@ -59,7 +62,22 @@ def check(work: Work, store: Store) -> None:
     if work.options.get("transform") and work.options.get("sql"):
         raise SourceError("invalid_option", "--transform and --sql exclude each other", "use one of them")
     work.number("step", RANGE)
+    _whose(work, store)
     _function(work)
+
+
+def _whose(work: Work, store: Store) -> bytes:
+    """Whose folders the output holds, or will hold; refuses those of another topic, instance or store."""
+    one = store.instances[0]
+    own = as_json({"v": 1, "store": store.id, "topic": one.name, "id": one.id, "epoch": one.epoch}) + b"\n"
+    path = f"{work.out}/{WHOSE_FILE}"
+    if not work.options.get("into") and work.fs.exists(path):
+        with open(path, "rb") as file:
+            there = file.read()
+        if there != own:
+            what = f"{work.out} holds what was made of {there.decode('utf-8', 'replace').strip()}"
+            raise SourceError("target_not_empty", what, "each topic, also one made anew, needs its own directory")
+    return own
 
 
 def plan(work: Work, store: Store) -> dict[str, Any]:
@@ -75,18 +93,21 @@ def plan(work: Work, store: Store) -> dict[str, Any]:
 def run(work: Work, store: Store) -> Outcome:
     ranges = _asked(work, store).ranges(_done(work, store))
     rows = 0
+    if not work.options.get("into") and ranges:
+        ensure_dir(work.fs, f"{work.output()}/{OWN_DIR}")
+        replace_file(work.fs, f"{work.output()}/{WHOSE_FILE}", _whose(work, store))
     for number, (first, last) in enumerate(ranges):
         work.tell(number, len(ranges), "ranges written")
         rows += _one(work, store.instances[0], first, last)
     work.tell(len(ranges), len(ranges), "ranges written")
     upto = ranges[-1][1] if ranges else _done(work, store)
-    return Outcome(rows, 0, {"ranges": len(ranges), "upto": upto, "name": name_of(work)})
+    return Outcome(rows, 0, {"ranges": len(ranges), "upto": upto, "name": name_of(work, store.instances[0])})
 
 
-def name_of(work: Work) -> str:
-    """Under which the job is known to its target."""
+def name_of(work: Work, instance: Instance) -> str:
+    """Under which the job is known to its target; a topic made anew is another one."""
     target = work.options.get("into") or "files"
-    return str(work.options.get("name") or f"backfill:{work.topics[0]}>{target}")
+    return f"{work.options.get('name') or f'backfill:{instance.name}>{target}'}#{instance.epoch}"
 
 
 def _asked(work: Work, store: Store) -> Asked:
@@ -116,15 +137,16 @@ def _done(work: Work, store: Store) -> int:
         names = os.listdir(work.output()) if os.path.isdir(work.output()) else []
         return max((int(match[1]) for name in names if (match := FOLDER.fullmatch(name))), default=0)
     if work.place.url is None:
-        return _committed_in_directory(work)
+        return _committed_in_directory(work, name_of(work, store.instances[0]))
     remote = work.place.server()
     try:
-        return int(remote.call("GET", f"/v0/txn/{quote(name_of(work), safe='')}")["version"] or 0)
+        name = quote(name_of(work, store.instances[0]), safe="")
+        return int(remote.call("GET", f"/v0/txn/{name}")["version"] or 0)
     finally:
         remote.close()
 
 
-def _committed_in_directory(work: Work) -> int:
+def _committed_in_directory(work: Work, name: str) -> int:
     """The committed version. A store that was killed knows it only after a start, so it is opened for a moment."""
     from topics.engine.backup import as_laid_out
     from topics.engine.config import EngineConfig
@@ -136,7 +158,7 @@ def _committed_in_directory(work: Work) -> int:
     Engine.open(path, as_laid_out(work.fs, path, EngineConfig())).close()
     header = StoreView(work.fs, path).header
     rows = () if header is None else header.commits
-    return max((row.version for row in rows if row.id == name_of(work)), default=0)
+    return max((row.version for row in rows if row.id == name), default=0)
 
 
 def _one(work: Work, instance: Instance, first: int, last: int) -> int:
@@ -160,7 +182,8 @@ def _one(work: Work, instance: Instance, first: int, last: int) -> int:
     with spoken():
         made = made.select(*kept).persist()
         try:
-            topics.spark.write(made, topic=work.options["into"], app_id=name_of(work), version=last, **where)
+            name = name_of(work, instance)
+            topics.spark.write(made, topic=work.options["into"], app_id=name, version=last, **where)
             return made.count()
         finally:
             made.unpersist()

@@ -13,6 +13,7 @@ import pytest
 from tests.api.kit import running
 from tests.unit.spark.kit import PATH, History
 from tests.unit.spark.streamkit import Query, World
+from topics.server import keys
 from topics.spark.failure import SourceError
 from topics.spark.options import LATEST, Bound, parse_stream
 from topics.spark.remote import Remote
@@ -338,6 +339,29 @@ def test_a_store_that_ends_before_the_stream_is_told(world: World) -> None:
     query.log[-1] = json.dumps({"a": {"epoch": epoch, "from": 5, "seq": 9}})
     with pytest.raises(SourceError, match=r"^topics: data_loss: a ends at seq 5, and the stream has been at 9: .* — "):
         query.trigger()
+
+
+def test_a_key_that_is_taken_back_ends_the_stream_and_a_new_one_goes_on(tmp_path: Path) -> None:
+    """K-15, K-20: nothing is taken for absent because it may not be seen."""
+    with (
+        running(tmp_path / "store", ENV | {"TOPICS_API_KEYS": "first-key"}) as server,
+        server.client(key="first-key") as client,
+    ):
+        world = World(server, client, "url", "")
+        world.put("a")
+        world.write("a", 5)
+        query = world.query(topics="a", apiKey="first-key")
+        query.drain(3)
+        world.write("a", 5)
+        ring = keys.KeyRing(keys.parse("second-key"), server.server.app.keys)
+        server.on_loop(lambda: server.server.use_keys(ring))
+        for _ in range(2):
+            with pytest.raises(SourceError, match=r"^topics: unauthorized: .* — set `apiKey` or `apiKeyFile` to a key"):
+                query.trigger(3)
+        query.begin(apiKey="second-key")
+        query.drain(3)
+        assert query.told("seq") == [(seq,) for seq in range(1, 11)]
+        world.close()
 
 
 def test_filters_and_columns_are_those_of_a_read(world: World) -> None:

@@ -1,6 +1,6 @@
 # `make` alone lists the targets. Everything runs in .venv, which tools/env creates and keeps up to date.
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types pytest format bench bench-compare docs generate screenshots vendor lock clean env-run env-dev
+.PHONY: help run test check lint types pytest format bench bench-compare soak docs generate screenshots vendor lock clean env-run env-dev
 
 # Tests start hundreds of processes, each of which would compile the code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,6 +48,9 @@ bench: env-dev ## run every benchmark
 bench-compare: env-dev ## compare with another commit: make bench-compare REF=v0.1.0
 	@test -n "$(REF)" || { echo "usage: make bench-compare REF=<commit>" >&2; exit 2; }
 	@$(BIN)/python -m bench compare "$(REF)"
+
+soak: env-dev ## everything at once against a server for MINUTES (30); fails on growth: make soak MINUTES=5
+	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),30)
 
 docs: env-dev ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

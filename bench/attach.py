@@ -224,7 +224,11 @@ def _children(pid: int) -> list[int]:
 
 def run(rows: int, dir: Path) -> dict[str, Any]:
     """One load."""
-    with served(dir / "store") as (port, pid), probing(port) as other, closing(Client(port)) as client:
+    with (
+        served(dir / "store", pinned=False) as (port, pid, *_),
+        probing(port) as other,
+        closing(Client(port)) as client,
+    ):
         assert other.stdin is not None
         memory = Memory(pid)
         memory.start()

@@ -9,6 +9,8 @@ sealed segments    start of a process that opens and closes a cleanly closed sto
                    all sealed: at most 1.5 times as long as with the fewer, because only what is unsealed is replayed.
                    `Engine.open` by itself is told beside it: it looks at each segment once, never at a record.
 
+by records in the WAL    the first of these again for several sizes: whether the time grows as the records do.
+
 100-byte records of one topic under the product's defaults. Opening ends when the engine takes writes: the run's
 `ready` mark is synced, the WAL's torn end is cut and its tail written again. Checked: the number of records, and the
 newest one. Not measured: a cold disk (the bytes are in the page cache on all sides), damage, many topics, closing.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ def groups(quick: bool) -> list[Group]:
     return [
         after_kill(50_000 if quick else 1_000_000),
         over_segments(20_000, 400_000) if quick else over_segments(100_000, 10_000_000),
+        curve((10_000, 20_000) if quick else (100_000, 250_000, 500_000, 1_000_000)),
     ]
 
 
@@ -75,6 +78,20 @@ def after_kill(count: int) -> Group:
         Figure("open beside one XXH3 in all", arms[2].name, arms[0].name, "time"),
     ]
     return Group(f"recovery of {count:,} records in the WAL", "record", arms, figures)
+
+
+def curve(counts: Sequence[int]) -> Group:
+    """Stores that differ in what is in the WAL; the time of each per record of its own."""
+
+    def opened(dir: Path, count: int) -> Sample:
+        store.copy(store.shared(dir, f"killed-{count}", lambda made: store.killed(made, count)), dir / "store")
+        sample = _open(dir / "store", count, count)
+        return sample._replace(extra={"open_ms": sample.wall_s * 1e3})
+
+    arms = [Arm(f"open, {count:,}", partial(opened, count=count)) for count in counts]
+    few, many = arms[0].name, arms[-1].name
+    figures = [Figure(f"per record, {counts[-1]:,} beside {counts[0]:,}", many, few, "time")]
+    return Group("recovery by records in the WAL", "record", arms, figures)
 
 
 def over_segments(few: int, many: int) -> Group:

@@ -53,7 +53,7 @@ def groups(quick: bool) -> list[Group]:
 
 def small_writes(dir: Path, *, writes: int, crowd: int, large: int) -> Sample:
     """So many small writes, or as many as fit beside one large body."""
-    with served(dir / "store") as (port, _), ExitStack() as others:
+    with served(dir / "store") as (port, *_), ExitStack() as others:
         for _ in range(crowd):
             others.enter_context(_connected(port))
         with _connected(port) as client:

@@ -1,21 +1,29 @@
-"""B1, B2: what does a write over HTTP cost beside decoding its body and answering, and beside Redis Streams?
+"""B1, B2: what does a write over HTTP cost beside decoding its body and answering, and beside Redis and NATS?
 
 Measured: one-record writes over 64 connections to one topic of class `disk` (B1), and 100-record writes over 16 (B2),
 100 bytes per record, one request in flight per connection. CPU is the server's alone, per request and per record. The
 baseline is the same HTTP layer with a handler that decodes the body and answers with as many bytes: what is on top is
-the log. Redis, where it is installed: XADD one by one, or pipelined by a hundred, `appendfsync everysec`, the same
-client over the same number of connections.
+the log. Peers, where they are installed, each with the same client over the same number of connections: Redis Streams,
+XADD one by one or pipelined by a hundred, `appendfsync everysec`; NATS JetStream, PUB with an acknowledgement for each
+record, one by one or pipelined by a hundred, a file store that syncs as it does by default. Every server has the first
+core to itself, the load has the others.
 
-Not measured: the network, TLS, keys, several topics. The load comes from one process of Python, which is about as
-quick as what it measures; above some 60 000 requests per second it is the client that is measured.
+Checked: the log was written at most once per tick, in no more batches than requests, with no more syncs than batches;
+every answer has the length it says. Not measured: the network, TLS, keys, several topics, more cores than one for the
+server: NATS could use them, Redis and we hardly. The load comes from one process of Python, which is about as quick as
+what it measures; above some 60 000 requests per second it is the client that is measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from bench import served
 from bench.measure import Arm, Figure, Group, Sample
+from topics.cli import peers
+from topics.cli.load import Target, Wire
 from topics.codec import kernel
 
 CPU_BOUNDS: tuple[float, float | None] = (2.0, None) if kernel.name() == "pure" else (1.6, 1.5)
@@ -32,30 +40,52 @@ def groups(quick: bool) -> list[Group]:
 
 def writes(name: str, size: int, connections: int, count: int, cpu_bound: float | None, rate_bound: float) -> Group:
     """Writes of one size."""
-    request, commands = served.write_request(size), served.xadd(size)
+    looked_at: list[Path] = []
 
-    def ours(dir: Path, kind: str) -> Sample:
-        with served.served(dir, kind) as target:
-            served.load(target, request, served.http_answer, connections=1, count=5)
-            return served.load(target, request, served.http_answer, connections=connections, count=count, units=size)
+    def decoded(dir: Path) -> Sample:
+        with served.served(dir / "store", "decode") as target:
+            served.driven(target, served.writes(size), connections=1, count=5)
+            return served.driven(target, served.writes(size), connections=connections, count=count, units=size)
 
-    def redis(dir: Path) -> Sample:
-        with served.redis(dir, "everysec") as target:
-            answer = served.redis_answer(size)
-            return served.load(target, commands, answer, connections=connections, count=count, units=size)
+    def ours(dir: Path) -> Sample:
+        if not looked_at:
+            served.one_write_per_tick(dir, size, connections)
+            looked_at.append(dir)
+        with served.served(dir / "store") as target:
+            served.driven(target, served.writes(size), connections=1, count=5)
+            with served.checked(target, count):
+                return served.driven(target, served.writes(size), connections=connections, count=count, units=size)
 
-    arms = [Arm("decode and answer", lambda dir: ours(dir, "decode")), Arm("write", lambda dir: ours(dir, "write"))]
+    def peer(start: Callable[[Path], AbstractContextManager[Target]], wire: Wire) -> Callable[[Path], Sample]:
+        def run(dir: Path) -> Sample:
+            with start(dir) as target:
+                return served.driven(target, wire, connections=connections, count=count, units=size)
+
+        return run
+
+    arms = [Arm("decode and answer", decoded), Arm("write", ours)]
     figures = [
         Figure("CPU of a write", "write", "decode and answer", "time", cpu_bound, "cpu_us"),
         Figure("rate of writes beside decoding", "write", "decode and answer", "rate"),
     ]
-    if served.has_redis():
-        arms.append(Arm("Redis", redis))
-        figures += [
-            Figure("rate beside Redis", "write", "Redis", "rate", rate_bound),
-            Figure("CPU beside Redis", "write", "Redis", "time", None, "cpu_us"),
-        ]
-    return Group(name, "record", arms, figures, explain=lambda arms: [] if served.has_redis() else [MISSING])
+    if peers.installed("redis"):
+        arms.append(Arm("Redis", peer(lambda dir: peers.redis(dir, "everysec"), peers.xadd(served.DATA, size))))
+        figures += beside("Redis", "write", rate_bound)
+    if peers.installed("nats"):
+        arms.append(Arm("NATS", peer(peers.nats, peers.publish(served.DATA, size))))
+        figures += beside("NATS", "write", None)
+    return Group(name, "record", arms, figures, explain=lambda arms: missing())
 
 
-MISSING = "Redis is not installed: not compared."
+def beside(peer: str, arm: str, rate_bound: float | None) -> list[Figure]:
+    """The figures that set an arm beside a peer."""
+    return [
+        Figure(f"rate beside {peer}", arm, peer, "rate", rate_bound),
+        Figure(f"CPU beside {peer}", arm, peer, "time", None, "cpu_us"),
+    ]
+
+
+def missing() -> list[str]:
+    """A sentence for each peer that is not here."""
+    names = {"redis": "Redis", "nats": "NATS"}
+    return [f"{names[name]} is not installed: not compared." for name in peers.NAMES if not peers.installed(name)]

@@ -126,10 +126,19 @@ class Writer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        length = served.http_answer(self._buffer)
-        if length and len(self._buffer) >= length and self._answered is not None:
-            assert len(self._buffer) == length, "an answer of another length than it says"
-            self._answered.set_result(self._buffer)
+        if self._answered is None or self._answered.done():
+            return
+        try:
+            length = served.http_answer(self._buffer)
+            if length and len(self._buffer) >= length:
+                assert len(self._buffer) == length, "an answer of another length than it says"
+                self._answered.set_result(self._buffer)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the answer has to know
+            self._answered.set_exception(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(error or ConnectionResetError("the server closed the connection"))
 
 
 async def writer(target: served.Target) -> Writer:

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from topics.cli import peers
 from topics.codec import kernel as topics_kernel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +34,7 @@ def describe(dir: Path) -> dict[str, Any]:
             "python": sys.version.split()[0],
             "topics kernel": topics_kernel.name(),
             **{name: metadata.version(name) for name in DEPENDENCIES},
+            **{name: peers.version(name) or "missing" for name in peers.NAMES},
         },
     }
 

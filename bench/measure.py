@@ -149,10 +149,19 @@ def each(calls: Sequence[Callable[[int], object]], count: int) -> Sample:
     return watch.sample(count, **percentiles_us([one for many in latencies for one in many]))
 
 
-def percentiles_us(latencies_ns: list[int]) -> dict[str, float]:
-    """p50 and p99 by nearest rank."""
+CURVE = (10, 25, 50, 75, 90, 95, 99, 99.9)
+"""The shares of calls whose latency makes a curve, in percent."""
+
+
+def percentiles_us(latencies_ns: list[int], shares: Sequence[float] = (50, 99)) -> dict[str, float]:
+    """p50 and p99, or others, by nearest rank."""
     ranked = sorted(latencies_ns)
-    return {f"p{p}_us": ranked[max(0, math.ceil(len(ranked) * p / 100) - 1)] / 1e3 for p in (50, 99)}
+    return {f"p{p:g}_us": ranked[max(0, math.ceil(len(ranked) * p / 100) - 1)] / 1e3 for p in shares}
+
+
+def curve_us(latencies_ns: list[int]) -> dict[str, float]:
+    """Enough of them to draw a curve."""
+    return percentiles_us(latencies_ns, CURVE)
 
 
 def variation(values: Sequence[float]) -> float:

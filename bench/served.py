@@ -1,240 +1,153 @@
 """Servers for benchmarks, each in a process of its own; and the load that drives them.
 
-    Served    our server, or the same HTTP layer with a handler that only decodes the body and answers
-    Redis     a peer with the same durability, where it is installed [P-3]
+    served    our server, or the same HTTP layer with a handler that only decodes the body and answers
     load      so many connections, one request in flight on each; every answer is checked for its length
+    checked   what the log was asked for meanwhile [P-4]
 
-CPU is that of the server's process, all threads, from the kernel's own count [P-2].
+The client, the peers and the cores are those of `topics bench`: `topics.cli.load`, `topics.cli.peers`. The server has
+the first core, the load all others [P-3]. CPU is that of the server's process, all threads [P-2].
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import json
 import os
-import shutil
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import uvloop
 
-from bench.measure import Sample, percentiles_us
-from bench.slowdisk import LateFs
+from bench.measure import Sample, curve_us
+from bench.slowdisk import CountedFs, LateFs
 from topics import settings
+from topics.cli import peers
+from topics.cli.load import Target as Target
+from topics.cli.load import Wire, apart, drive
+from topics.cli.load import cpu_of as cpu_of
+from topics.cli.load import http_answer as http_answer
+from topics.cli.load import post as post
+from topics.cli.peers import redis as redis
 from topics.server import app, gather, records, wire
 from topics.server.exchange import Exchange
 from topics.server.keys import KeyRing
 from topics.server.main import SWITCH_S, spare_the_collector
 from topics.server.server import Server
+from topics.testing.httpconn import HttpConn
 
 TOPIC = "hot"
 DATA = b'{"kg":412.5,"from":"dock-7","to":"yard-3","note":"%b"}' % (b"0123456789" * 5)
 WAIT_S = 20.0
-
-
-class Target(NamedTuple):
-    """Where a load goes, and whose CPU counts."""
-
-    port: int
-    pid: int
+_COUNTERS = re.compile(rb"^topics_wal_(batches|fsyncs|frames)_total (\d+)", re.MULTILINE)
 
 
 @contextmanager
-def served(dir: Path, kind: str = "write") -> Iterator[Target]:
-    """Our server in a process of its own: `write`, `decode` for the baseline, `cold` with a tier that answers late."""
-    with started("bench.served", kind, str(dir)) as target:
+def served(dir: Path, kind: str = "write", *, pinned: bool = True, **settings: object) -> Iterator[Target]:
+    """Our server in a process of its own: `write`, `decode` for the baseline, `cold` with a tier that answers late,
+    `counted` for a look at its writes. Settings are named as variables are, without their prefix.
+    """
+    words = [f"TOPICS_{name.upper()}={value}" for name, value in settings.items()]
+    with started("bench.served", kind, str(dir), *words, pinned=pinned) as target:
         yield target
 
 
 @contextmanager
-def started(module: str, *words: str) -> Iterator[Target]:
+def started(module: str, *words: str, pinned: bool = True) -> Iterator[Target]:
     """A module as a process of its own; its first line is its port, and SIGTERM ends it."""
     command = [sys.executable, "-m", module, *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
+    with apart(command, pinned=pinned, env=environment, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         yield Target(int(child.stdout.readline()), child.pid)
-    finally:
-        child.send_signal(signal.SIGTERM)
-        child.communicate()
-
-
-@contextmanager
-def redis(dir: Path, appendfsync: str) -> Iterator[Target]:
-    """Redis with an append-only file in the same directory."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    options = (
-        "--port",
-        str(port),
-        "--dir",
-        str(dir),
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        appendfsync,
-        "--save",
-        "",
-    )
-    child = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
-    try:
-        _wait_for(port)
-        yield Target(port, child.pid)
-    finally:
-        child.kill()
-        child.wait()
 
 
 def has_redis() -> bool:
-    """Whether the peer is installed."""
-    return shutil.which("redis-server") is not None
-
-
-def _wait_for(port: int) -> None:
-    until = time.monotonic() + WAIT_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except ConnectionRefusedError:
-            assert time.monotonic() < until, "the peer did not start"
-        else:
-            return
+    """Whether that peer is installed."""
+    return peers.installed("redis")
 
 
 # -- load ------------------------------------------------------------------------------------------------------------
 
 
-def post(path: str, body: bytes) -> bytes:
-    """A request as it goes over the wire."""
-    head = b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    return head % (path.encode(), len(body)) + body
-
-
-def write_request(count: int) -> bytes:
+def write_request(count: int, topic: str = TOPIC) -> bytes:
     """A write of so many records."""
-    return post(f"/v0/topics/{TOPIC}", b'{"records":[%b]}' % b",".join([b'{"data":%b}' % DATA] * count))
+    return post(f"/v0/topics/{topic}", b'{"records":[%b]}' % b",".join([b'{"data":%b}' % DATA] * count))
 
 
-def xadd(count: int) -> bytes:
-    """The same for Redis, pipelined."""
-    parts = (b"XADD", TOPIC.encode(), b"*", b"d", DATA)
-    one = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
-    return one * count
-
-
-def http_answer(data: bytes) -> int:
-    """How long the answer will be that begins like this; 0: not known yet. Anything but 200 and 201 is a failure."""
-    end = data.find(b"\r\n\r\n")
-    if end < 0:
-        return 0
-    assert data.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201")), data[:200]
-    at = data.index(b"content-length: ") + 16
-    return end + 4 + int(data[at : data.index(b"\r\n", at)])
-
-
-def redis_answer(count: int) -> Callable[[bytes], int]:
-    """The same for so many ids: `$15` and the id, a line each."""
-
-    def answer(data: bytes) -> int:
-        assert data.startswith(b"$"), data[:200]
-        return len(data) if data.count(b"\r\n") == 2 * count else 0
-
-    return answer
-
-
-class _Client(asyncio.Protocol):
-    """One connection, one request in flight."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-        self._buffer = b""
-        self._length = 0
-        self._since_ns = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-
-    def begin(self) -> None:
-        """Send the next request, if there is one."""
-        if self._run.left:
-            self._run.left -= 1
-            self._since_ns = time.perf_counter_ns()
-            self._transport.write(self._run.request)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer = self._buffer + data if self._buffer else data
-        if not self._length:
-            self._length = self._run.answer(self._buffer)
-        if self._length and len(self._buffer) >= self._length:
-            assert len(self._buffer) == self._length, "an answer of another length than it says"
-            self._buffer, self._length = b"", 0
-            self._run.answered(time.perf_counter_ns() - self._since_ns)
-            self.begin()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._run.lost(error)
-
-
-class _Run:
-    """What is left to do."""
-
-    def __init__(self, request: bytes, answer: Callable[[bytes], int], count: int) -> None:
-        self.request = request
-        self.answer = answer
-        self.left = self._open = count
-        self.latencies: list[int] = []
-        self.done = asyncio.get_running_loop().create_future()
-
-    def answered(self, took_ns: int) -> None:
-        self.latencies.append(took_ns)
-        self._open -= 1
-        if not self._open:
-            self.done.set_result(None)
-
-    def lost(self, error: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_exception(error or ConnectionResetError("the server closed a connection"))
+def writes(count: int) -> Wire:
+    """The same, with how its answers end."""
+    return Wire(write_request(count), http_answer)
 
 
 def load(
     target: Target, request: bytes, answer: Callable[[bytes], int], *, connections: int, count: int, units: int = 1
 ) -> Sample:
     """So many requests over so many connections; `units` pieces of work in each."""
-    return uvloop.run(_load(target, request, answer, connections, count, units))
+    return driven(target, Wire(request, answer), connections=connections, count=count, units=units)
 
 
-async def _load(
-    target: Target, request: bytes, answer: Callable[[bytes], int], connections: int, count: int, units: int
-) -> Sample:
-    loop = asyncio.get_running_loop()
-    run = _Run(request, answer, count)
-    clients = [
-        (await loop.create_connection(lambda: _Client(run), "127.0.0.1", target.port))[1] for _ in range(connections)
-    ]
-    gc.collect()
-    cpu_s, began = cpu_of(target.pid), time.perf_counter()
-    for client in clients:
-        client.begin()
-    await run.done
-    wall_s, cpu_s = time.perf_counter() - began, cpu_of(target.pid) - cpu_s
-    return Sample(count * units, wall_s, cpu_s, percentiles_us(run.latencies))
+def driven(target: Target, wire: Wire, *, connections: int, count: int, units: int = 1) -> Sample:
+    """The same for any server; with the curve of latencies."""
+    found = drive(target, wire, connections=connections, count=count)
+    return Sample(count * units, found.wall_s, found.cpu_s, curve_us(found.latencies_ns))
 
 
-def cpu_of(pid: int) -> float:
-    """Seconds that all threads of a process have run."""
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
+def create(target: Target, topic: str, config: Mapping[str, object]) -> None:
+    """Make a topic."""
+    with HttpConn("127.0.0.1", target.port) as http:
+        assert http.call("PUT", f"/v0/topics/{topic}", dict(config)).status == 201
+
+
+def asked(target: Target, path: str) -> bytes:
+    """The body of a GET, whatever it holds."""
+    with socket.create_connection(("127.0.0.1", target.port), WAIT_S) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        data = b""
+        while not (length := http_answer(data)) or len(data) < length:
+            part = client.recv(65536)
+            assert part, "the server closed the connection"
+            data += part
+    return data[data.index(b"\r\n\r\n") + 4 :]
+
+
+def counters(target: Target) -> dict[str, float]:
+    """What the server says of its log: `batches`, `fsyncs`, `frames`."""
+    found = {name.decode(): float(value) for name, value in _COUNTERS.findall(asked(target, "/v0/metrics"))}
+    assert set(found) == {"batches", "fsyncs", "frames"}, found
+    return found
+
+
+@contextmanager
+def checked(target: Target, requests: int) -> Iterator[dict[str, float]]:
+    """What the log was asked for meanwhile, and that it was no more than it had to be [P-4].
+
+    A batch is one write to a shard, made for everything that gathered in a tick: never more of them than requests, and
+    never more syncs than batches. What was not synced before, a mark that says so and a reservation may bring one each.
+    """
+    before, grown = counters(target), dict[str, float]()
+    yield grown
+    grown |= {name: value - before[name] for name, value in counters(target).items()}
+    assert grown["batches"] <= requests + SPARE, f"{grown} for {requests} requests"
+    assert grown["fsyncs"] <= grown["batches"] + SPARE, grown
+
+
+SPARE = 16
+"""Batches and syncs of the server itself: reservations, checkpoints, its own topics."""
+
+
+def one_write_per_tick(dir: Path, size: int, connections: int) -> None:
+    """A short load whose every write to the log is looked at: none of a shard in the same tick as another [P-4]."""
+    with served(dir / "counted", "counted") as target:
+        drive(target, writes(size), connections=connections, count=20 * connections)
+    found = json.loads((dir / "counted" / "writes.json").read_text(encoding="ascii"))
+    assert found["writes"], found
+    assert found["most_per_tick"] == 1, found
 
 
 # -- in the child ----------------------------------------------------------------------------------------------------
@@ -254,19 +167,25 @@ LATE_S = 0.1
 """What a ranged read of the cold tier takes [B10]."""
 
 
-def _server(kind: str, dir: str) -> Server:
+def _server(kind: str, dir: str, given: Mapping[str, str]) -> tuple[Server, CountedFs | None]:
+    if kind == "counted":
+        counted = CountedFs(asyncio.get_running_loop().call_soon, dir)
+        return Server(settings.parse({"TOPICS_PORT": "0", **given}), KeyRing(), fs=counted), counted
     if kind != "cold":
-        return Server(settings.parse({"TOPICS_PORT": "0"}), KeyRing())
+        return Server(settings.parse({"TOPICS_PORT": "0", **given}), KeyRing()), None
     cold = f"{dir}-cold"
     tier = {"TOPICS_COLD_DIR": cold, "TOPICS_HOT_RETAIN_SEGMENTS": "0", "TOPICS_COLD_CACHE_BYTES": "0"}
     small = {"TOPICS_SEGMENT_MAX_EVENTS": "200", "TOPICS_CHECKPOINT_MS": "1000"}
-    return Server(settings.parse({"TOPICS_PORT": "0", **tier, **small}), KeyRing(), fs=LateFs(cold, LATE_S))
+    late = LateFs(cold, LATE_S)
+    return Server(settings.parse({"TOPICS_PORT": "0", **tier, **small, **given}), KeyRing(), fs=late), None
 
 
-async def _serve(kind: str, dir: str) -> None:
-    server = _server(kind, dir)
+async def _serve(kind: str, dir: str, given: Mapping[str, str]) -> None:
+    server, fs = _server(kind, dir, given)
     _, port = await server.listen()
     await server.recover(dir)
+    if fs is not None:
+        fs.begin()
     # As the product's own process does.
     sys.setswitchinterval(SWITCH_S)
     spare_the_collector()
@@ -274,15 +193,17 @@ async def _serve(kind: str, dir: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     print(port, flush=True)
     await stopping.wait()
+    if fs is not None:
+        (Path(dir) / "writes.json").write_text(json.dumps(fs.told()), encoding="ascii")
     await server.drain()
 
 
-def main(kind: str, dir: str) -> None:
+def main(kind: str, dir: str, *words: str) -> None:
     """Serve until SIGTERM."""
     if kind == "decode":
         app.App.execute = _decode_and_answer  # type: ignore[method-assign]
         gather.Gathering.take = lambda *write: False  # type: ignore[method-assign]
-    uvloop.run(_serve(kind, dir))
+    uvloop.run(_serve(kind, dir, dict(word.split("=", 1) for word in words)))
 
 
 if __name__ == "__main__":

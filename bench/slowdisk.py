@@ -1,11 +1,13 @@
-"""A disk whose syncs take longer than those of the one at hand, or a folder that answers late: real files, and a wait.
+"""Real files with something beside them: syncs that take longer, a folder that answers late, writes that are counted.
 
-The wait is one of the kernel, without the interpreter, as that for a medium is. Any thread.
+A wait is one of the kernel, without the interpreter, as that for a medium is. Any thread.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 
 from topics.fs import File, Mode, OsFile, OsFs
 
@@ -69,3 +71,61 @@ class LateFs(OsFs):
         assert isinstance(file, OsFile)
         is_late = mode == "r" and path.startswith(self._folder) and path.endswith(".data")
         return LateFile(file.fd, self._wait_s) if is_late else file
+
+
+class CountedFile(OsFile):
+    """A real file; whoever asked is told of every write."""
+
+    __slots__ = ("_note",)
+
+    def __init__(self, fd: int, note: Callable[[], None]) -> None:
+        super().__init__(fd)
+        self._note = note
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> int:
+        self._note()
+        return super().pwrite(data, offset)
+
+
+class CountedFs(OsFs):
+    """The real disk; writes to files of the log are counted for each tick of a loop.
+
+    A write arms a count that the loop's next pass clears: what it finds is how many writes one pass made. Zeros that
+    are written ahead, by another thread, are no writes of a tick.
+    """
+
+    __slots__ = ("_call_soon", "_dir", "_most", "_owner", "_pass", "_writes")
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], dir: str) -> None:
+        super().__init__()
+        self._call_soon = call_soon
+        self._dir = f"{dir}/wal"
+        self._owner = threading.get_ident()
+        self._pass = self._most = self._writes = 0
+
+    def open(self, path: str, mode: Mode) -> File:
+        file = super().open(path, mode)
+        if not path.startswith(self._dir) or mode == "r":
+            return file
+        assert isinstance(file, OsFile)
+        return CountedFile(file.fd, self._note)
+
+    def _note(self) -> None:
+        if threading.get_ident() != self._owner:
+            return
+        if not self._pass:
+            self._call_soon(self._clear)
+        self._pass += 1
+        self._writes += 1
+        self._most = max(self._most, self._pass)
+
+    def _clear(self) -> None:
+        self._pass = 0
+
+    def begin(self) -> None:
+        """Count from here: what opening wrote is no matter of ticks."""
+        self._pass = self._most = self._writes = 0
+
+    def told(self) -> dict[str, int]:
+        """How many writes there were, and the most of one pass."""
+        return {"writes": self._writes, "most_per_tick": self._most}

@@ -1,0 +1,122 @@
+"""B7: how much memory does a server need for records that it keeps, and how long to start over them, beside others?
+
+Measured: a server that holds nothing is sent 1,000,000 records of 100 bytes in writes of 100, one topic or stream,
+class `disk`; resident memory (`VmRSS`) before and after, per record. Then it is killed and started again on the same
+files: the time from starting the process until it answers, and its memory then. Redis Streams with an append-only file
+and NATS JetStream with a file store, where they are installed, get the same records. Redis keeps every record in
+memory; NATS keeps an index of them, and lets go of what it wrote after some seconds; we keep the newest records up to
+`TOPICS_RECENT_CACHE_BYTES` (64 MiB), and of the others what lies mapped. Ours is sealed into segments by a checkpoint
+before it is killed, as it would be by itself within seconds.
+
+What ten million sealed records take, and the bound, is in `engine_memory`; Redis would need more than a gigabyte for
+them. Checked: every server has all records before and after. Not measured: other sizes of records, many topics, how
+memory comes back after a while.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import resident, served
+from bench.bench_http_write import missing
+from bench.measure import Arm, Figure, Group, Sample
+from topics.cli import peers
+from topics.cli.load import Target, Wire, drive
+from topics.testing.httpconn import HttpConn
+
+BATCH = 100
+LEAST = 0.01
+"""Bytes per record that a share is formed of at least: memory may shrink."""
+
+
+class Kind(NamedTuple):
+    """A kind of server: started on a directory, filled, asked how many records it has."""
+
+    start: Callable[[Path], Iterator[Target]]
+    wire: Wire
+    count: Callable[[Target], int]
+
+
+def groups(quick: bool) -> list[Group]:
+    """The one comparison of this file."""
+    return [retained(20_000 if quick else 1_000_000)]
+
+
+def retained(count: int) -> Group:
+    """Every server with so many records."""
+    arms = [Arm("topics", partial(kept, kind=_ours(), count=count))]
+    figures = [
+        Figure("bytes per record", "topics", None, "time", None, "bytes_per_record"),
+        Figure("bytes per record after a restart", "topics", None, "time", None, "restarted_bytes_per_record"),
+        Figure("restart in ms", "topics", None, "time", None, "restart_ms"),
+    ]
+    found = {"Redis": _redis(), "NATS": _nats()}
+    for name, kind in found.items():
+        if not peers.installed(name.lower()):
+            continue
+        arms.append(Arm(name, partial(kept, kind=kind, count=count)))
+        figures += [
+            Figure(f"memory beside {name}", "topics", name, "time", None, "bytes_per_record"),
+            Figure(f"memory after a restart beside {name}", "topics", name, "time", None, "restarted_bytes_per_record"),
+            Figure(f"restart beside {name}", "topics", name, "time", None, "restart_ms"),
+        ]
+    return Group(f"{count:,} records kept", "record", arms, figures, explain=lambda arms: missing())
+
+
+def kept(dir: Path, *, kind: Kind, count: int) -> Sample:
+    """Fill, look, kill, start again, look."""
+    with contextmanager(kind.start)(dir) as target:
+        drive(target, kind.wire, connections=1, count=1)
+        empty = resident.memory(target.pid)
+        found = drive(target, kind.wire, connections=4, count=count // BATCH - 1)
+        assert kind.count(target) == count
+        full = resident.memory(target.pid)
+        os.kill(target.pid, signal.SIGKILL)
+    began = time.perf_counter()
+    with contextmanager(kind.start)(dir) as target:
+        assert kind.count(target) == count
+        restart_ms = (time.perf_counter() - began) * 1e3
+        again = resident.memory(target.pid)
+    grown = {
+        "bytes_per_record": full["VmRSS"] - empty["VmRSS"],
+        "own_bytes_per_record": full["RssAnon"] - empty["RssAnon"],
+        "restarted_bytes_per_record": again["VmRSS"] - empty["VmRSS"],
+    }
+    extra = {name: max(value / count, LEAST) for name, value in grown.items()}
+    return Sample(count, found.wall_s, found.cpu_s, {**extra, "restart_ms": restart_ms})
+
+
+def _ours() -> Kind:
+    def start(dir: Path) -> Iterator[Target]:
+        with served.served(dir / "store") as target:
+            yield target
+
+    def count(target: Target) -> int:
+        with HttpConn("127.0.0.1", target.port) as http:
+            assert http.call("POST", "/v0/checkpoint").status == 200
+            return int(http.call("GET", f"/v0/topics/{served.TOPIC}").body["count"])
+
+    return Kind(start, served.writes(BATCH), count)
+
+
+def _redis() -> Kind:
+    def start(dir: Path) -> Iterator[Target]:
+        with peers.redis(dir, "everysec") as target:
+            yield target
+
+    return Kind(start, peers.xadd(served.DATA, BATCH), peers.redis_count)
+
+
+def _nats() -> Kind:
+    def start(dir: Path) -> Iterator[Target]:
+        with peers.nats(dir) as target:
+            yield target
+
+    return Kind(start, peers.publish(served.DATA, BATCH), peers.nats_count)

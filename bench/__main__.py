@@ -2,7 +2,8 @@
 
     python -m bench [NAME …] [--quick] [--rounds N] [--out DIR] [--dir DIR]
     python -m bench compare REF [NAME …] [--quick] [--rounds N] [--dir DIR]
-    python -m bench report [--out DIR]
+    python -m bench report [--out DIR]            the page of what lies there
+    python -m bench keep [NAME …] [--out DIR]     store results in docs/data, and renew the tables of README and docs
 
 The exit status says whether everything ran; whether bounds hold is for the reader of the figures.
 """
@@ -20,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import compare, machine, measure, report, workload
+from bench import compare, machine, measure, report, tables, workload
 
 HERE = Path(__file__).resolve().parent
 NAMES = tuple(sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py")))
@@ -28,8 +29,14 @@ NAMES = tuple(sorted(path.stem.removeprefix("bench_") for path in HERE.glob("ben
 
 def main(words: Sequence[str]) -> int:
     """Run what the words say."""
-    command = words[0] if words[:1] in (["report"], ["compare"]) else None
+    command = words[0] if words[:1] in (["report"], ["compare"], ["keep"]) else None
     parser = _parser(command)
+    if command == "keep":
+        _add_out(parser).add_argument("names", nargs="*", metavar="NAME", help="all that are there, if none is named")
+        given = parser.parse_args(words[1:])
+        for path in (*tables.keep(given.names, given.out), *tables.renew(tables.stored())):
+            print(path.relative_to(machine.ROOT))
+        return 0
     if command == "report":
         print(report.write(_add_out(parser).parse_args(words[1:]).out))
         return 0

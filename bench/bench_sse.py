@@ -3,10 +3,12 @@
 Measured: one writer, single records of 100 bytes of class `disk`, 1, 100 and 1,000 SSE streams on the topic, each of a
 session of its own; the next write begins when all of them have the last one. CPU of the server per delivery, less what
 the same writes cost without a watcher. The baseline is a process that does nothing but `transport.write` of a frame of
-the same length to as many connections, less nothing.
+the same length to as many connections, less nothing. WebSocket subscriptions of the same topic, as many, are told
+beside it without a bound.
 
-Checked: every watcher receives exactly the bytes of one frame per write. Not measured: several topics per stream,
-HTTP/2, TLS, watchers that are behind.
+Checked: every watcher receives exactly the bytes of one frame per write; and, before anything is timed, that what is
+published in one tick comes as one frame: 64 writers at once bring a watcher no more frames than the log was given
+batches, and all of their records. Not measured: several topics per stream, HTTP/2, TLS, watchers that are behind.
 """
 
 from __future__ import annotations
@@ -34,19 +36,58 @@ def groups(quick: bool) -> list[Group]:
 
 def deliveries(count: int, writes: int) -> Group:
     """So many writes to so many watchers."""
+    looked_at: list[Path] = []
+
+    def watched(dir: Path) -> Sample:
+        if not looked_at:
+            looked_at.append(dir)
+            one_frame_per_tick(dir / "ticks")
+        return uvloop.run(_watched(dir / "store", count, writes, fanout.watch_topic))
+
     arms = [
         Arm("transport.write", lambda dir: uvloop.run(spread(count, writes, FRAME_BYTES, _one_by_one))),
-        Arm("watch", lambda dir: uvloop.run(_watched(dir, count, writes))),
+        Arm("watch", watched),
+        Arm("WebSocket", lambda dir: uvloop.run(_watched(dir / "store", count, writes, fanout.subscribe_topic))),
     ]
     figures = [
         Figure("CPU per delivery", "watch", "transport.write", "time", CPU_BOUND, "cpu_us"),
         Figure("CPU µs per delivery", "watch", None, "time", None, "cpu_us"),
         Figure("p99 beside it", "watch", "transport.write", "time", None, "p99_us"),
+        Figure("CPU per delivery, WebSocket", "WebSocket", "transport.write", "time", None, "cpu_us"),
     ]
     return Group(f"SSE, {count} watchers" if count > 1 else "SSE, 1 watcher", "delivery", arms, figures)
 
 
-async def _watched(dir: Path, count: int, writes: int) -> Sample:
+def one_frame_per_tick(dir: Path, writers: int = 64, count: int = 640) -> None:
+    """Publishes of one tick are one frame of a stream."""
+    with served.served(dir) as target:
+        frames, records, batches = uvloop.run(_frames(target, writers, count))
+    assert records == count, f"{records} records of {count} arrived"
+    assert frames <= batches, f"{frames} frames of {batches} ticks"
+
+
+async def _frames(target: served.Target, writers: int, count: int) -> tuple[int, int, float]:
+    """How many frames and records a stream got of so many writes at once, and how many batches the log."""
+    one = await fanout.writer(target)
+    await one.write(served.write_request(1))
+    watch = await fanout.watch_topic(target, one, 1)
+    (stream,) = watch.watchers
+    stream.keep = bytearray()
+    before = served.counters(target)["batches"]
+    crowd = [await fanout.writer(target) for _ in range(writers)]
+    for _ in range(count // writers):
+        await asyncio.gather(*(each.write(served.write_request(1)) for each in crowd))
+    while (records := stream.keep.count(b'"$seq":')) < count // writers * writers:
+        await asyncio.sleep(0.01)
+    batches = served.counters(target)["batches"] - before
+    watch.close()
+    return stream.keep.count(b"event: record"), records, batches
+
+
+Open = Callable[[served.Target, fanout.Writer, int], Awaitable[fanout.Watch]]
+
+
+async def _watched(dir: Path, count: int, writes: int, open: Open) -> Sample:
     with served.served(dir) as target:
         one = await fanout.writer(target)
         request = served.write_request(1)
@@ -56,7 +97,7 @@ async def _watched(dir: Path, count: int, writes: int) -> Sample:
         for _ in range(writes):
             await one.write(request)
         alone_s = served.cpu_of(target.pid) - before_s
-        watch = await fanout.watch_topic(target, one, count)
+        watch = await open(target, one, count)
         size = await frame_size(watch, one, request)
         sample = await _run(target, watch, size, writes, lambda: one.write(request), _one_by_one)
         watch.close()

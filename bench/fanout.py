@@ -9,7 +9,9 @@ Both servers are driven by the same client, in the bench's own process.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import os
 import signal
 import time
 from contextlib import AbstractContextManager
@@ -33,6 +35,8 @@ class Watcher(asyncio.Protocol):
         self._watch = watch
         self.received = 0
         self.last = b""
+        self.keep: bytearray | None = None
+        """Everything that came, if somebody wants to look at it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
@@ -40,6 +44,8 @@ class Watcher(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.received += len(data)
         self.last = data
+        if self.keep is not None:
+            self.keep += data
         self._watch.note(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -155,6 +161,25 @@ async def watch_topic(target: served.Target, one: Writer, count: int) -> Watch:
         answer = await one.write(served.post("/v0/watch", body))
         url = json.loads(answer[answer.index(b"\r\n\r\n") :])["stream_url"]
         await watch.open(f"GET {url} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode(), 1, 0.0)
+    await watch.open(b"", 0)
+    return watch
+
+
+async def subscribe_topic(target: served.Target, one: Writer, count: int) -> Watch:
+    """So many WebSockets, each with one subscription at the head of the topic."""
+    watch = Watch(target)
+    key = base64.b64encode(os.urandom(16)).decode()
+    upgrade = (
+        "GET /v0/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+    )
+    await watch.open(upgrade.encode(), count)
+    assert all(watcher.last.startswith(b"HTTP/1.1 101") for watcher in watch.watchers)
+    command = json.dumps({"op": "subscribe", "topic": served.TOPIC, "tail": True}).encode()
+    for watcher in watch.watchers:
+        watcher.received = 0
+        # Masked with zeros, which change nothing.
+        watcher.transport.write(bytes((0x81, 0x80 | len(command), 0, 0, 0, 0)) + command)
     await watch.open(b"", 0)
     return watch
 

@@ -1,7 +1,8 @@
 """The report: results as one HTML page with plots as inline SVG; no script, no dependency, no network.
 
-A plot has one bar per ratio. The line at 1.0 is the baseline, whiskers reach from the lowest to the highest
-round, each dot is a round, and a notch marks the bound.
+First all bounds, then the subjects of `bench.themes`, then every benchmark with all its ratios. A plot of ratios has
+one bar per ratio. The line at 1.0 is the baseline, whiskers reach from the lowest to the highest round, each dot is a
+round, and a notch marks the bound.
 """
 
 from __future__ import annotations
@@ -12,22 +13,23 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.measure import Figure
+from bench import themes
+from bench.measure import CURVE, Figure
+from topics.cli import plot
 
 Result = Mapping[str, Any]
 TARGET = "report.html"
 
-LABELS, PLOT, VALUES = 246, 390, 124
-"""Columns of a plot: names, bars, numbers."""
+LABELS, PLOT, VALUES = plot.LABELS, plot.PLOT, plot.VALUES
 ROW = 44
-TOP, BOTTOM = 26, 26
+TOP, BOTTOM = plot.TOP, plot.BOTTOM
 
 
 def write(results: Path) -> Path:
     """Render every result in a directory into `report.html` beside it."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
     target = results.parent / TARGET
-    target.write_text(page(found), encoding="utf-8")
+    target.write_text(page([one for one in found if "groups" in one]), encoding="utf-8")
     return target
 
 
@@ -53,12 +55,9 @@ def verdict(figure: Mapping[str, Any]) -> str:
 def page(results: Sequence[Result]) -> str:
     """The whole document."""
     body = "".join(_section(result) for result in results) or "<p>No results yet: run <code>make bench</code>.</p>"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f"<title>topics: benchmarks</title><style>{CSS}</style></head>\n<body><main>"
-        f"<h1>Benchmarks</h1>{_where(results)}{_bounds(results)}{body}</main></body></html>\n"
-    )
+    subjects = "".join(themes.sections(results)) if results else ""
+    whole = f"<h1>Benchmarks</h1>{_where(results)}{_bounds(results)}{subjects}{body}"
+    return plot.page("topics: benchmarks", whole)
 
 
 def _where(results: Sequence[Result]) -> str:
@@ -154,7 +153,8 @@ def _aim(aim: Mapping[str, Any]) -> str:
 
 def _arms(group: Mapping[str, Any]) -> str:
     arms = group["arms"]
-    extras = list(dict.fromkeys(name for row in arms.values() for name in row if name not in ("wall_us", "cpu_us")))
+    hidden = {"wall_us", "cpu_us", *(f"p{share:g}_us" for share in CURVE if share not in (50, 99))}
+    extras = list(dict.fromkeys(name for row in arms.values() for name in row if name not in hidden))
     heads = ["", f"µs per {group['unit']}", "low – high", "CPU µs", *(name.replace("_", " ") for name in extras)]
     rows = ["<tr>" + "".join(f'<th class="n">{escape(head)}</th>' for head in heads) + "</tr>"]
     for name, row in arms.items():
@@ -218,7 +218,7 @@ def _bar(figure: Mapping[str, Any], scale: Scale, top: float, rounds: Mapping[st
     middle = top + ROW / 2
     start, end = scale.x(0), scale.x(figure["median"])
     word = verdict(figure) or "free"
-    yield from _label(figure["name"], middle)
+    yield from plot.label(figure["name"], middle)
     width = round(max(1, end - start), 1)
     yield f'<rect class="bar {word}" x="{start}" y="{middle - 9}" width="{width}" height="18" rx="2"/>'
     low, high = scale.x(figure["low"]), scale.x(figure["high"])
@@ -231,65 +231,3 @@ def _bar(figure: Mapping[str, Any], scale: Scale, top: float, rounds: Mapping[st
         at = scale.x(figure["bound"])
         yield f'<path class="bound" d="M{at} {middle - 15}V{middle + 15}"/>'
         yield f'<text class="tick {word}" x="{x + 58}" y="{middle + 5}">{bound_text(figure)}</text>'
-
-
-def _label(text: str, middle: float) -> Iterator[str]:
-    """The name of a bar, on two lines when it is long."""
-    lines = wrap(text, 31)
-    for index, line in enumerate(lines):
-        y = middle + 5 + 16 * (index - (len(lines) - 1) / 2)
-        yield f'<text class="label" x="{LABELS - 12}" y="{y:g}" text-anchor="end">{escape(line)}</text>'
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """Words in lines of at most `width` characters, where words allow."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
-
-
-CSS = """
-:root { color-scheme: light dark; --page: #f6f7f9; --card: #fff; --ink: #1c2330; --soft: #5d6778; --line: #e0e4ea;
-  --holds: #2f8f83; --missed: #c8553d; --free: #7b8cb0; --mark: #1c2330; --warn: #9a5b00; --warnback: #fff4e0; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #12161d; --card: #1a2029; --ink: #e4e8ef; --soft: #98a3b5; --line: #2c3543;
-    --holds: #4bb3a5; --missed: #e37b62; --free: #6d80a8; --mark: #f2f4f8; --warn: #f0bd6a; --warnback: #33291a; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 860px; margin: 0 auto; padding: 40px 20px 80px; }
-h1 { font-size: 28px; letter-spacing: -.01em; margin: 0 0 4px; }
-h2 { font-size: 19px; line-height: 1.35; margin: 44px 0 10px; }
-h3 { font-size: 16px; margin: 0 0 10px; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
-  padding: 20px 24px; margin: 16px 0; }
-.card > h2 { margin-top: 0; }
-.facts { color: var(--soft); margin: 0 0 24px; }
-.note { color: var(--soft); margin: 4px 0; }
-.warn { color: var(--warn); background: var(--warnback); border-radius: 6px; padding: 8px 12px; }
-details { color: var(--soft); } summary { cursor: pointer; }
-pre { white-space: pre-wrap; font: 13px/1.5 ui-monospace, monospace; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; margin-top: 12px; font-size: 13.5px; }
-th { text-align: left; font-weight: 500; color: var(--soft); }
-th, td { padding: 5px 10px 5px 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
-tr:last-child td { border-bottom: 0; }
-.n { text-align: right; font-variant-numeric: tabular-nums; }
-.pill { display: inline-block; min-width: 66px; text-align: center; border-radius: 9px; padding: 0 8px;
-  font-size: 12.5px; border: 1px solid; margin-left: 10px; }
-.pill.holds { color: var(--holds); } .pill.missed { color: var(--missed); font-weight: 600; }
-.pill.rejected { color: var(--warn); }
-.plot { width: 100%; height: auto; display: block; margin: 4px 0 10px; font: 13px system-ui, sans-serif; }
-.plot .label, .plot .value { fill: var(--ink); } .plot .value { font-weight: 600; }
-.plot .tick { fill: var(--soft); font-size: 12px; } .plot .strong { fill: var(--ink); }
-.plot .tick.missed { fill: var(--missed); font-weight: 600; } .plot .tick.holds { fill: var(--holds); }
-.plot .grid { stroke: var(--line); } .plot .one { stroke: var(--ink); stroke-width: 1.2; }
-.plot .bar.holds { fill: var(--holds); } .plot .bar.missed { fill: var(--missed); }
-.plot .bar.free { fill: var(--free); }
-.plot .bar { opacity: .8; } .plot .whisker { stroke: var(--mark); stroke-width: 1.2; fill: none; }
-.plot .round { fill: var(--mark); opacity: .45; }
-.plot .bound { stroke: var(--mark); stroke-width: 2.5; stroke-dasharray: 4 2; }
-"""

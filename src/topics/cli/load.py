@@ -22,10 +22,18 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from topics.clock import SystemClock
+from topics.errors import TopicsError
 
 AWAY_S: Final = 10.0
 """Within which a process that was asked to end is gone."""
 _now_ns = SystemClock().monotonic_ns
+
+
+class Unexpected(TopicsError):
+    """An answer that is none: a refusal, or one of another length."""
+
+    code = "unexpected_answer"
+    hint = "nothing that was measured counts; the server's log may say more"
 
 
 class Target(NamedTuple):
@@ -73,7 +81,8 @@ def http_answer(data: bytes) -> int:
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return 0
-    assert data.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201")), data[:200]
+    if not data.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201")):
+        raise Unexpected(f"a request was not carried out: {data[:300]!r}")
     at = data.index(b"content-length: ") + 16
     return end + 4 + int(data[at : data.index(b"\r\n", at)])
 
@@ -168,7 +177,8 @@ class _Client(asyncio.Protocol):
         if not self._length:
             self._length = self._run.wire.answer(self._buffer)
         if self._length and len(self._buffer) >= self._length:
-            assert len(self._buffer) == self._length, "an answer of another length than it says"
+            if len(self._buffer) != self._length:
+                raise Unexpected("an answer has another length than it says")
             self._buffer, self._length = b"", 0
             self._run.answered(_now_ns() - self._since_ns)
             self.begin()

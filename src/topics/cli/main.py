@@ -79,6 +79,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("restore", "make a new store of a backup", "topics.cli.restore"),
     Command("doctor", "check every file of a store and say what to do; mend a damaged log", "topics.cli.doctor"),
     Command("export", "write topics to a Parquet, Arrow, CSV or JSON lines file", "topics.cli.export"),
+    Command("bench", "measure a server here, and others beside it: table, JSON, plot", "topics.cli.bench"),
     Command("completion", "print a script that completes commands in bash, zsh or fish", "topics.cli.completion"),
     Command("pipeline", "jobs on Spark over whole stores: lake tables, checks, reports", "topics.cli.pipeline"),
 )

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from topics.cli.load import Target, Wire, apart
+from topics.cli.load import Target, Unexpected, Wire, apart
 from topics.clock import SystemClock
 
 STREAM: Final = "hot"
@@ -64,7 +64,7 @@ def redis(dir: Path, appendfsync: str) -> Iterator[Target]:
     with apart(command, stdout=subprocess.DEVNULL) as child:
         _wait_for(port, child)
         while _asked(port, redis_command(b"PING"), b"\r\n") != b"+PONG\r\n":  # it listens before it has its data
-            assert child.poll() is None, f"Redis ended with {child.returncode}"
+            _alive(child)
         try:
             yield Target(port, child.pid)
         finally:
@@ -85,7 +85,8 @@ def xadd(data: bytes, count: int) -> Wire:
     """So many records into the stream, pipelined; an id for each: `$15` and the id, a line each."""
 
     def answer(found: bytes) -> int:
-        assert found.startswith(b"$"), found[:200]
+        if not found.startswith(b"$"):
+            raise Unexpected(f"Redis refused a record: {found[:200]!r}")
         return len(found) if found.count(b"\r\n") == 2 * count else 0
 
     return Wire(redis_command(b"XADD", STREAM.encode(), b"*", b"d", data) * count, answer)
@@ -128,7 +129,9 @@ def _configured(dir: Path, port: int, sync_always: bool) -> Path:
 def _make_stream(port: int) -> None:
     """Make it, or find it as it was made."""
     asked = json.dumps({"name": STREAM, "subjects": [STREAM], "storage": "file"}).encode()
-    assert "error" not in _api(port, b"CREATE", asked), "NATS made no stream"
+    told = _api(port, b"CREATE", asked)
+    if "error" in told:
+        raise Unexpected(f"NATS made no stream: {told['error']}")
 
 
 def nats_count(target: Target) -> int:
@@ -155,7 +158,8 @@ def publish(data: bytes, count: int) -> Wire:
     def answer(found: bytes) -> int:
         if found.count(b"\r\n") < 2 * count:
             return 0
-        assert found.count(b'"seq":') == count, found[:200]
+        if found.count(b'"seq":') != count:
+            raise Unexpected(f"NATS refused a record: {found[:200]!r}")
         return len(found)
 
     request = b"PUB %b %b %d\r\n%b\r\n" % (STREAM.encode(), _INBOX, len(data), data) * count
@@ -174,8 +178,14 @@ def _free_port() -> int:
 def _wait_for(port: int, child: subprocess.Popen[bytes]) -> None:
     until_ns = _now_ns() + int(WAIT_S * 1e9)
     while not _listens(port):
-        assert child.poll() is None, f"the peer ended with {child.returncode}"
-        assert _now_ns() < until_ns, "the peer did not start"
+        _alive(child)
+        if _now_ns() > until_ns:
+            raise Unexpected(f"{child.args!r} did not start")
+
+
+def _alive(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is not None:
+        raise Unexpected(f"{child.args!r} ended with {child.returncode}")
 
 
 def _asked(port: int, request: bytes, end: bytes, behind: bytes = b"") -> bytes:
@@ -185,7 +195,8 @@ def _asked(port: int, request: bytes, end: bytes, behind: bytes = b"") -> bytes:
         said = b""
         while behind not in said or not said.endswith(end):
             part = client.recv(65536)
-            assert part, f"the peer ended the connection: {said!r}"
+            if not part:
+                raise Unexpected(f"a peer ended the connection: {said!r}")
             said += part
     return said[said.index(behind) :]
 

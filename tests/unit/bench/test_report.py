@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench import machine, report
+from topics.cli import plot
 
 
 def group(**changes: Any) -> dict[str, Any]:
@@ -106,8 +107,8 @@ def test_a_scale_has_room_for_everything_and_few_ticks(high: float) -> None:
 
 
 def test_long_names_are_wrapped_at_words() -> None:
-    assert report.wrap("uncached beside cached, 100 records", 20) == ["uncached beside", "cached, 100 records"]
-    assert report.wrap("indivisible", 3) == ["indivisible"]
+    assert plot.wrap("uncached beside cached, 100 records", 20) == ["uncached beside", "cached, 100 records"]
+    assert plot.wrap("indivisible", 3) == ["indivisible"]
 
 
 def test_the_innermost_mount_names_the_filesystem() -> None:

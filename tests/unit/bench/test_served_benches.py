@@ -10,6 +10,7 @@ import pytest
 from bench import bench_http_commit as commit
 from bench import bench_http_write as write
 from bench import bench_retained as retained
+from bench import bench_sse as sse
 from bench import served
 from bench.measure import Group
 from topics.cli import peers
@@ -36,6 +37,11 @@ def test_every_arm_runs_and_has_what_the_figures_look_at(group: Group, tmp_path:
         rows[arm.name] = [arm.run(tmp_path / str(n)).row()]
     for figure in group.figures:
         assert len(figure.ratios(rows)) == 1
+
+
+def test_what_is_published_in_one_tick_is_one_frame_of_a_stream(tmp_path: Path) -> None:
+    """B5"""
+    sse.one_frame_per_tick(tmp_path / "store", 8, 80)
 
 
 def test_topics_over_several_shards_are_written_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,204 @@
+"""Tables in Markdown, made from the stored results and from nothing else [P-1].
+
+    docs/performance.md    between `<!-- figures: NAME -->` and `<!-- /figures -->`: every figure of a benchmark
+    README.md              between `<!-- bench -->` and `<!-- /bench -->`: what decides, beside whom, won or lost
+
+`python -m bench keep` stores results in docs/data and renews both; a test compares them with what the data say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench import report
+from bench.machine import ROOT
+
+DATA = ROOT / "docs/data"
+PAGE = ROOT / "docs/performance.md"
+README = ROOT / "README.md"
+_FIGURES = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
+_BENCH = re.compile(r"(<!-- bench -->\n).*?(<!-- /bench -->)", re.DOTALL)
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+class Row(NamedTuple):
+    """A row of the README: the figure of a group that begins like this."""
+
+    what: str
+    beside: str
+    bench: str
+    group: str
+    figure: str
+
+
+ONE, HUNDRED = "one-record writes, 64 connections", "100-record writes, 16 connections"
+ROWS = (
+    Row(ONE, "Redis Streams, `everysec`: rate", "http_write", "one record", "rate beside Redis"),
+    Row(ONE, "NATS JetStream: rate", "http_write", "one record", "rate beside NATS"),
+    Row(ONE, "the HTTP layer alone: CPU", "http_write", "one record", "CPU of a write"),
+    Row(HUNDRED, "Redis Streams, pipelined: rate", "http_write", "100 records", "rate beside Redis"),
+    Row(HUNDRED, "NATS JetStream, pipelined: rate", "http_write", "100 records", "rate beside NATS"),
+    Row("durable writes, 64 connections", "Redis, `always`: rate", "http_commit", "64 writers", "rate beside Redis"),
+    Row("durable writes, 64 connections", "NATS, `sync always`: rate", "http_commit", "64 writers", "rate beside NATS"),
+    Row("durable writes, 64 connections", "our own `disk`: rate", "http_commit", "64 writers", "fsync beside disk"),
+    Row("reads of 1000 records", "`pread` and send: CPU", "http_read", "diff, limit 1000", "CPU beside pread and send"),
+    Row("a delivery to 1000 streams", "a loop of writes: CPU", "sse", "SSE, 1000", "CPU per delivery"),
+    Row("write to delivery, `disk`", "p50 in ms", "delivery", "delivery, disk, 1 ", "p50 ms"),
+    Row("jobs: put, claim, ack", "Redis lists, one by one: rate", "queue", "produce", "rate beside Redis"),
+    Row("ten routers", "no routers: p50 of the answer", "routers", "fan-out of 10, 200", "p50 of the answer"),
+    Row("writes beside cold reads", "the same alone: p99", "cold", "cold reads", "p99 of writes"),
+    Row("memory of 1 M records", "Redis", "retained", "", "memory beside Redis"),
+    Row("memory of 1 M records", "NATS", "retained", "", "memory beside NATS"),
+    Row("10 M sealed records", "bytes of memory each", "engine_memory", "memory", "bytes per record"),
+    Row("restart with 1 M records", "Redis", "retained", "", "restart beside Redis"),
+    Row("restart with 1 M records", "NATS", "retained", "", "restart beside NATS"),
+    Row("recovery after a kill", "reading it", "engine_recovery", "recovery of", "open beside one XXH3 per frame"),
+    Row("Spark, all columns", "Parquet: rate", "spark", "all columns", "with checksums, rate beside Parquet"),
+    Row("archive to Parquet, 1 KiB", "MiB/s of a core", "archive", "", "1 KiB: MiB/s of a core"),
+)  # fmt: skip
+
+
+def stored(data: Path = DATA) -> Results:
+    """The results that are kept."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(data.glob("*.json"))]
+    return {result["bench"]: result for result in found}
+
+
+def renew(results: Results) -> list[Path]:
+    """Rewrite both pages; those that changed."""
+    changed = []
+    for path, make in ((PAGE, page), (README, readme)):
+        before = path.read_text(encoding="utf-8")
+        after = make(before, results)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            changed.append(path)
+    return changed
+
+
+def page(text: str, results: Results) -> str:
+    """The page of figures with its tables anew; every stored result has to have its place."""
+    places = {found[2] for found in _FIGURES.finditer(text)}
+    missing = sorted(set(results) - places)
+    assert not missing, f"docs/performance.md has no place for {', '.join(missing)}"
+
+    def table(found: re.Match[str]) -> str:
+        inside = figures(results[found[2]]) if found[2] in results else "No run of this is stored yet.\n"
+        return f"{found[1]}\n{inside}\n{found[3]}"
+
+    return _FIGURES.sub(table, text)
+
+
+def readme(text: str, results: Results) -> str:
+    """The README with its table anew."""
+    assert _BENCH.search(text), "README.md has no place for the table"
+    return _BENCH.sub(lambda found: f"{found[1]}\n{headlines(results)}\n{found[2]}", text)
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def figures(result: Mapping[str, Any]) -> str:
+    """A table for each group of a benchmark, and where they are from."""
+    tables = [_group(group) for group in result["groups"]]
+    kernel = result["versions"].get("topics kernel")
+    with_kernel = f", {kernel} kernel" if kernel else ""
+    when = result["started"][:10]
+    link = f"[{result['bench']}.json](data/{result['bench']}.json)"
+    return "\n".join([*tables, f"{link}: {when}, commit `{result['commit']}`{with_kernel}.\n"])
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    lines = [f"| {_cell(group['name'])} | kind | figure | low – high | bound | holds |", "|---|---|---|---|---|---|"]
+    for figure in group["figures"]:
+        kind = figure["kind"] if figure["against"] else "value"
+        lines.append(f"| {_cell(figure['name'])} | {kind} | {_measured(figure)} | {_bound(figure)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _measured(figure: Mapping[str, Any]) -> str:
+    if "median" not in figure:
+        return "rejected |"
+    sign = "×" if figure["against"] else ""
+    return f"{figure['median']:.3g}{sign} | {figure['low']:.3g} – {figure['high']:.3g}"
+
+
+def _bound(figure: Mapping[str, Any]) -> str:
+    if figure["bound"] is None:
+        return "|"
+    return f"{report.bound_text(figure)} | {HOLDS[figure['holds']]}"
+
+
+HOLDS = {True: "yes", False: "**no**", None: "unknown"}
+
+
+def headlines(results: Results) -> str:
+    """The table of the README."""
+    lines = ["| | beside | ours | low – high | must be | |", "|---|---|---|---|---|---|"]
+    missing: dict[str, None] = {}
+    for row in ROWS:
+        figure = _find(results, row)
+        if figure is None:
+            missing[row.what] = None
+            continue
+        cells = (row.what, row.beside, _measured(figure), report.bound_text(figure), _won(figure))
+        lines.append("| " + " | ".join(cells) + " |")
+    kernels = sorted({result["versions"].get("topics kernel", "pure") for result in results.values()})
+    said = [*lines, "", _sentence(results, kernels)]
+    if missing:
+        said += ["", f"Not stored yet: {'; '.join(missing)}."]
+    return "\n".join(said) + "\n"
+
+
+def _sentence(results: Results, kernels: Sequence[str]) -> str:
+    machines = sorted({f"{one['machine']['cores']} cores of {one['machine']['cpu']}" for one in results.values()})
+    return (
+        f"Ratios against what ran in turn with it on {', '.join(machines)} ({', '.join(kernels)} kernel). Of rates "
+        "more is better, of times, CPU and memory less. [All figures](docs/performance.md), with what they mean."
+    )
+
+
+def _find(results: Results, row: Row) -> Mapping[str, Any] | None:
+    for group in results.get(row.bench, {"groups": []})["groups"]:
+        if group["name"].startswith(row.group):
+            for figure in group["figures"]:
+                if figure["name"] == row.figure:
+                    found: Mapping[str, Any] = figure
+                    return found
+    return None
+
+
+PEERS = ("Redis", "NATS", "Parquet")
+
+
+def _won(figure: Mapping[str, Any]) -> str:
+    """Whether a bound holds; without one, who of us and a peer is ahead."""
+    if "median" not in figure:
+        return "rejected: the machine did not hold still"
+    if figure["bound"] is not None:
+        return "holds" if figure["holds"] else "**missed**"
+    if not str(figure["against"]).startswith(PEERS):
+        return ""
+    is_ahead = figure["median"] >= 1 if figure["kind"] == "rate" else figure["median"] <= 1
+    return "ahead" if is_ahead else "**behind**"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def keep(names: Sequence[str], source: Path, data: Path = DATA) -> Iterator[Path]:
+    """Store results of full runs; those that were stored."""
+    for path in sorted(source.glob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if "groups" not in result or (names and result["bench"] not in names):
+            continue
+        if result["quick"]:
+            raise ValueError(f"{path.name} is of a quick run, which says nothing of speed")
+        (data / path.name).write_bytes(path.read_bytes())
+        yield data / path.name

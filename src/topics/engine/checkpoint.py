@@ -95,9 +95,9 @@ class _Job:
         self.before = index.ckpt_seq
         self.upper = index.tail.end
         self.first = max(self.before + 1, min(floor, self.upper + 1))
-        self.runs = list(index.tail.runs(self.before + 1, self.upper))
-        self.gaps = index.tail.dead_runs(self.first, self.upper, index.segments.limits.max_run + 1)
-        self.nbytes = index.tail.nbytes
+        self.tail = index.tail.frozen()
+        self.gap_min = index.segments.limits.max_run + 1
+        """Longer runs of dead seqs become gap segments."""
         self.derived = index.derived.copy()
         self.settles = len(topic.needed)
         """Delete frames that the cycle makes unnecessary."""
@@ -133,9 +133,9 @@ class _Job:
         """Everything captured, ascending; leading entries below durable floors are not written [S-133]."""
         if self.first <= self.upper and self.cycle.entries and self.cycle.next_seq < self.first:
             self.cycle.seal()
-        gaps = iter(self.gaps)
+        gaps = iter(self.tail.dead_runs(self.first, self.upper, self.gap_min))
         gap = next(gaps, None)
-        for run in self.runs:
+        for run in self.tail.runs(self.before + 1, self.upper):
             low = max(run.first, self.first)
             end = run.first + (run.seqs if isinstance(run, GapRun) else len(run.entries))
             while low < end:
@@ -267,14 +267,7 @@ class _Job:
 
     def _deleted_since(self) -> np.ndarray:
         """Seqs that were live when they were captured and are deleted now [S-158]."""
-        found = [np.empty(0, np.uint64)]
-        now = self.topic.index.tail.runs(self.before + 1, self.upper)
-        for then, run in zip(self.runs, now, strict=False):
-            if isinstance(then, EntryRun) and isinstance(run, EntryRun):
-                assert then.first == run.first
-                changed = (run.entries["flags"] & np.uint8(DELETED)) & ~then.entries["flags"]
-                found.append(np.flatnonzero(changed[: len(then.entries)]).astype(np.uint64) + np.uint64(then.first))
-        seqs = np.concatenate(found)
+        seqs = self.topic.index.tail.deleted_since(self.tail)
         return seqs[seqs >= np.uint64(self.first)]
 
     def abandon(self) -> None:
@@ -683,10 +676,11 @@ class Checkpointer:
                 job.abandon()
             elif job.error is None and core.wal.of(job.topic.id).key in groups:
                 result.topics += 1
-                core.totals.tail_records -= sum(_records(run) for run in job.runs)
-                core.totals.tail_bytes -= job.nbytes
+                core.totals.tail_records -= job.tail.records
+                core.totals.tail_bytes -= job.tail.nbytes
                 core.logged = True
                 result.sealed += job.commit()
+                core.tag_soon(job.topic)
                 if job.lost and job.topic.told:
                     core.holes[2] += len(job.lost)
                     core.losses.note(job.topic, "corrupt", min(job.lost), max(job.lost), len(job.lost))
@@ -735,10 +729,6 @@ class Checkpointer:
     def running(self) -> bool:
         """Whether a run is under way or asked for."""
         return self._running or bool(self._asked)
-
-
-def _records(run: EntryRun | GapRun) -> int:
-    return 1 if isinstance(run, GapRun) else len(run.entries)
 
 
 def _trouble(result: CheckpointResult) -> TopicsError | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from topics import paths
 from topics.clock import Clock
@@ -47,6 +47,8 @@ from topics.storage.shards import Shards
 from topics.storage.staging import Staging
 
 log = logging.getLogger("topics.engine")
+
+TAGS_AT_ONCE: Final = 512
 
 Outcome = Callable[[Any], None]
 """Called once, on the owner, with a result or an exception."""
@@ -441,6 +443,15 @@ class Core:
             self.pump.mark(topic.item)
         if topic.claims is not None:
             topic.claims.stir()
+
+    def tag_soon(self, topic: Topic) -> None:
+        """Bring the index by tag up to date, a little in each pass: until then a question takes longer, no more."""
+
+        def step() -> None:
+            if not topic.removed and topic.index.tag_some(TAGS_AT_ONCE):
+                self.owner.soon(step)
+
+        self.owner.soon(step)
 
     # -- sums --------------------------------------------------------------------------------------------------------
 

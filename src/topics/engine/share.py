@@ -30,7 +30,6 @@ STEP_BYTES: Final = 64 << 10
 """What is framed in less than a tenth of a millisecond."""
 RUN_PIECES: Final = 16
 """Steps whose records are put into the index in one call."""
-TAGS_AT_ONCE: Final = 512
 
 
 class _Run(NamedTuple):
@@ -185,7 +184,7 @@ class Share(Staged):
         tags = [(run.first, run.tags) for run in self._runs if run.tags]
         topic.apply(Taken(self._ready, began, tags, self.total, self.ts))
         if tags:
-            _tag_soon(core, topic)
+            core.tag_soon(topic)
 
     def _remember(self, run: _Run) -> None:
         """The newest records stay in memory; those in front would be let go of at once."""
@@ -202,16 +201,6 @@ class Share(Staged):
                 self.topic.apply(Appended(seq, piece.entries, begins, tags, piece.accounted, self.ts, piece.frames))
                 seq += piece.records
                 at += piece.records
-
-
-def _tag_soon(core: Core, topic: Topic) -> None:
-    """Have records found by tag, a few in each pass: until then a question by tag takes longer, and finds them too."""
-
-    def step() -> None:
-        if not topic.removed and topic.index.tag_some(TAGS_AT_ONCE):
-            core.owner.soon(step)
-
-    core.owner.soon(step)
 
 
 def _few(chunk: bytes, begins: list[int]) -> Iterator[list[int]]:

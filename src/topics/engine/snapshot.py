@@ -168,8 +168,13 @@ class Snapshots:
         def trim() -> None:
             wal.trim(self._retained, gone)
 
+        def close(references: list[int]) -> None:
+            for one in references:
+                wal.reader.forget(one)
+
         def trimmed(error: BaseException | None) -> None:
-            wal.forget(gone)
+            references = wal.forget(gone)
+            core.owner.aside("wal-helper", lambda: close(references), core.note_failure("closing files of the log"))
             if error is not None:
                 log.error("the WAL could not be trimmed: %s", error)
             self._taking = False

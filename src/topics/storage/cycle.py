@@ -205,6 +205,8 @@ class Cycle:
         fs.point("ckpt.after_idx")
         if current is not None:
             self._finish(current)
+        for made in self.made:
+            made.counted()
         self.complete = True
 
     def claim(self) -> Claim:

@@ -152,7 +152,7 @@ def gap_segment(first: int, gap: GapSegment, idx_xxh3: int) -> Segment:
 class OpenSegment:
     """A segment in the hands of a cycle."""
 
-    __slots__ = ("data_len", "entries", "first", "gap", "idx_xxh3", "live", "live_bytes", "marks", "sealed")
+    __slots__ = ("_found", "data_len", "entries", "first", "gap", "idx_xxh3", "live", "live_bytes", "marks", "sealed")
 
     def __init__(self, first: int, data_len: int = 0, entries: Buffer = b"", marks: Marks = NO_MARKS) -> None:
         self.first = first
@@ -166,6 +166,7 @@ class OpenSegment:
         self.sealed = False
         self.gap: GapSegment | None = None
         self.idx_xxh3 = 0
+        self._found: tuple[int, Stats] | None = None
 
     @classmethod
     def copied(cls, active: Segment) -> OpenSegment:
@@ -189,12 +190,18 @@ class OpenSegment:
         """A copy of the entries."""
         return np.frombuffer(bytes(self.entries), codec.IDX)
 
+    def counted(self) -> Stats:
+        """What its entries say. It takes a while: a cycle asks for it before the owner does."""
+        if self._found is None or self._found[0] != len(self.entries):
+            self._found = len(self.entries), stats(self.array())
+        return self._found[1]
+
     def described(self) -> Segment:
         """A descriptor of its own."""
         if self.gap is not None:
             return gap_segment(self.first, self.gap, self.idx_xxh3)
         segment = Segment(self.first, self.n, self.data_len)
-        segment.learn(stats(self.array()))
+        segment.learn(self.counted())
         segment.sealed, segment.idx_xxh3 = self.sealed, self.idx_xxh3
         segment.entries = None if self.sealed else bytearray(self.entries)
         return segment

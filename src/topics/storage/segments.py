@@ -294,7 +294,7 @@ class TopicSegments:
         live, live_bytes = segment.live - given.live, segment.live_bytes - given.live_bytes
         segment.settle(given.marks)
         segment.n, segment.data_len = made.n, made.data_len
-        segment.learn(stats(made.array()))
+        segment.learn(made.counted())
         segment.live += live
         segment.live_bytes += live_bytes
         if made.sealed:

@@ -175,8 +175,9 @@ class Shards:
             self._fs.sync_dir(dir)
             gone.append((key, number))
 
-    def forget(self, gone: Iterable[tuple[str, int]]) -> None:
-        """On the owner: files that `trim` unlinked."""
+    def forget(self, gone: Iterable[tuple[str, int]]) -> list[int]:
+        """On the owner: files that `trim` unlinked; their references, for `reader.forget` on a helper."""
+        references: list[int] = []
         for key, number in gone:
             self._starts[key].pop(number, None)
             if number in self._below[key]:
@@ -188,8 +189,9 @@ class Shards:
                 self._retired[key] = WalRow(key, self.orphans.pop(key).first_file - 1, 0, 1)
             reference = self.files.find(key, number)
             if reference is not None:
-                self.reader.forget(reference)
+                references.append(reference)
                 self.files.release(reference)
+        return references
 
     def _remove(self, key: str) -> bool:
         """A group that nothing needs: CURRENT first, then its files ascending, then the directory [S-89]."""

@@ -32,12 +32,16 @@ SeqArray = npt.NDArray[np.uint64]
 class TagIndex:
     """Tags of the records that are in no sealed segment. Invariant: every array ascends and none is empty."""
 
-    __slots__ = ("_due", "_ordered", "_seqs")
+    __slots__ = ("_dropped", "_due", "_old", "_ordered", "_seqs")
 
     def __init__(self) -> None:
         self._seqs: dict[bytes, array[int]] = {}
         self._due: deque[tuple[int, Sequence[bytes | str | None]]] = deque()
         """Tags of many records that are added a few at a time, or when somebody asks."""
+        self._old: dict[bytes, array[int]] = {}
+        """Tags from before the last drop, which they still have to meet, in the same way; none is in `_seqs`."""
+        self._dropped = 0
+        """What that drop went up to."""
         # Sorted; as a set, the first keys of the dict, which keeps its order: new tags cost nothing until asked for.
         self._ordered: list[bytes] = []
 
@@ -51,7 +55,13 @@ class TagIndex:
         self._due.append((first_seq, tags))
 
     def catch_up(self, most: int | None = None) -> bool:
-        """Add tags that are due, as many as told; whether there are more."""
+        """Add tags that are due, and drop those that are, as many as told; whether there are more."""
+        while self._old and (most is None or most > 0):
+            tag, seqs = self._old.popitem()
+            if seqs[-1] > self._dropped:
+                self._seqs[tag] = self._kept(seqs)
+            if most is not None:
+                most -= 1
         while self._due and (most is None or most > 0):
             first, tags = self._due.popleft()
             if most is not None and len(tags) > most:
@@ -60,7 +70,10 @@ class TagIndex:
             self._add(first, tags)
             if most is not None:
                 most -= len(tags)
-        return bool(self._due)
+        return bool(self._due or self._old)
+
+    def _kept(self, seqs: array[int]) -> array[int]:
+        return seqs[bisect_right(seqs, self._dropped) :]
 
     def add(self, first_seq: int, tags: Sequence[bytes | str | None]) -> None:
         """Add the tags of consecutive records, None for a record without one; seqs are above all added before."""
@@ -77,7 +90,8 @@ class TagIndex:
                 key = tag.encode() if isinstance(tag, str) else tag
                 found = seqs.get(key)
                 if found is None:
-                    seqs[key] = array("Q", (seq,))
+                    seqs[key] = found = self._kept(self._old.pop(key)) if key in self._old else array("Q")
+                    found.append(seq)
                 else:
                     assert found[-1] < seq
                     found.append(seq)
@@ -92,12 +106,10 @@ class TagIndex:
             found.extend(more)
 
     def drop_through(self, seq: int) -> None:
-        """Forget every seq up to and including `seq`: its segment was sealed."""
+        """Forget every seq up to and including `seq`: its segment was sealed. It is done with `catch_up`."""
         self.catch_up()
-        for tag, seqs in list(self._seqs.items()):
-            del seqs[: bisect_right(seqs, seq)]
-            if not seqs:
-                self._forget(tag)
+        self._dropped = seq
+        self._old, self._seqs, self._ordered = self._seqs, {}, []
 
     def drop_above(self, seq: int) -> None:
         """Forget every seq above `seq`: the topic was cut back to it (06 §14 step 9)."""
@@ -109,8 +121,11 @@ class TagIndex:
 
     def eq(self, tag: bytes | str) -> SeqArray:
         """Seqs of the records with this tag."""
-        self.catch_up()
-        return np.array(self._seqs.get(_key(tag), ()), np.uint64)
+        if self._due:
+            self.catch_up()
+        key = _key(tag)
+        found = self._kept(self._old[key]) if key in self._old else self._seqs.get(key, ())
+        return np.array(found, np.uint64)
 
     def prefix(self, literal: bytes | str) -> SeqArray:
         """Seqs of the records whose tag begins with `literal`."""

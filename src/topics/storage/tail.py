@@ -282,6 +282,7 @@ class Tail:
         assert not other._items or _first_ts(other._items[0]) >= self._last_ts()
         for item in other._items:
             assert isinstance(item, _Block)
+            item.own()
             locations = np.frombuffer(item.locations, np.uint64)
             locations += np.uint64(base)
         self._items += other._items
@@ -325,6 +326,25 @@ class Tail:
             else:
                 yield _part(item, low, high)
             lo = item.first + high
+
+    def frozen(self) -> Tail:
+        """A tail that stays what this one is now, for another thread too; what is long is shared until it changes."""
+        copy = Tail(self.first)
+        copy.end, copy.records, copy.nbytes, copy._ts_before = self.end, self.records, self.nbytes, self._ts_before
+        copy._items = [item.twin() if isinstance(item, _Block) else item for item in self._items]
+        copy._firsts = list(self._firsts)
+        return copy
+
+    def deleted_since(self, frozen: Tail) -> SeqArray:
+        """Seqs that were marked as deleted after all that an earlier `frozen` of this tail holds."""
+        found = [np.empty(0, np.uint64)]
+        for then, now in zip(frozen._items, self._items, strict=False):
+            if isinstance(then, _Block) and isinstance(now, _Block) and now.entries is not then.entries:
+                assert then.first == now.first
+                count = len(then.locations)
+                marked = now.view(0, count)["flags"] & np.uint8(DELETED) & ~then.view(0, count)["flags"]
+                found.append(np.flatnonzero(marked).astype(np.uint64) + np.uint64(now.first))
+        return np.concatenate(found)
 
     def kept_through(self, is_kept: Callable[[int], bool]) -> int:
         """The highest seq whose location, and those of all before it, are kept; `first - 1` if not even the first is.
@@ -456,8 +476,7 @@ class Tail:
             self._restart(seq + 1, self._last_ts() if seq == self.end else 0)
             return
         index = self._index(seq)
-        for item in self._items[:index]:
-            self._forget(item, 0, _size(item))
+        self._forget_first(index)
         item = self._items[index]
         low = seq + 1 - item.first
         self._forget(item, 0, low)
@@ -506,6 +525,7 @@ class Tail:
                 high = min(last, _end(item)) + 1 - item.first
                 if isinstance(item, _Block):
                     low = first - item.first
+                    item.own()
                     item.locations[low:high] = array("Q", [location]) * (high - low)
                 else:
                     self._items[index] = item._replace(location=location)
@@ -587,6 +607,17 @@ class Tail:
         else:
             self.records -= 1
 
+    def _forget_first(self, count: int) -> None:
+        """Take the first items out of the sums; what is left is summed up where that is less."""
+        gone, left = self._items[:count], self._items[count:]
+        if len(gone) <= len(left):
+            for item in gone:
+                self._forget(item, 0, _size(item))
+            return
+        blocks = [item for item in left if isinstance(item, _Block)]
+        self.records = sum(len(block.locations) for block in blocks) + len(left) - len(blocks)
+        self.nbytes = sum(_frame_bytes(block.view(0, len(block.locations))) for block in blocks)
+
     def _restart(self, first_seq: int, ts_before: int) -> None:
         self._items.clear()
         self._firsts.clear()
@@ -598,10 +629,11 @@ class Tail:
 class _Block:
     """Entries and locations of consecutive seqs; positions count from `first`.
 
-    Both arrays grow in place, so no numpy view of them may outlive a call: a growing array refuses to move then.
+    Both arrays grow in place, so no numpy view of them may outlive a call: a growing array refuses to move then. A full
+    block may share its arrays with that of a frozen tail; they are copied before they are changed.
     """
 
-    __slots__ = ("counted", "entries", "first", "locations")
+    __slots__ = ("counted", "entries", "first", "locations", "shared", "starts")
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -609,6 +641,24 @@ class _Block:
         self.locations = array("Q")
         self.counted: Live | None = None
         """Live records of the whole block, once counted."""
+        self.shared = False
+        self.starts: list[int] | None = None
+        """What `file_starts` found in a full block, until it changes."""
+
+    def twin(self) -> _Block:
+        """A block that stays what this one is now."""
+        twin = _Block(self.first)
+        twin.counted = self.counted
+        twin.shared = self.shared = len(self.locations) == BLOCK_RECORDS
+        twin.entries = self.entries if self.shared else self.entries[:]
+        twin.locations = self.locations if self.shared else self.locations[:]
+        return twin
+
+    def own(self) -> None:
+        """Called before anything is changed but by adding to it, which no full block is."""
+        self.starts = None
+        if self.shared:
+            self.entries, self.locations, self.shared = self.entries[:], self.locations[:], False
 
     def view(self, low: int, high: int) -> Entries:
         return np.frombuffer(self.entries, IDX, high - low, low * ENTRY_BYTES)
@@ -694,14 +744,18 @@ class _Block:
 
     def file_starts(self) -> list[int]:
         """Locations whose WAL file is another one than that of the entry before."""
+        if self.starts is not None:
+            return self.starts
         locations = np.frombuffer(self.locations, np.uint64)
         references = locations >> np.uint64(OFFSET_BITS)
         starts = np.concatenate(([0], np.flatnonzero(references[1:] != references[:-1]) + 1))
         found: list[int] = locations[starts].tolist()
+        self.starts = found if len(locations) == BLOCK_RECORDS else None
         return found
 
     def mark_deleted(self, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
         """Mark the live ones; which they are, and their accounted bytes."""
+        self.own()
         view = self.view(0, len(self.locations))
         positions = positions[_live(view[positions])]
         view["flags"][positions] |= np.uint8(DELETED)
@@ -722,6 +776,7 @@ class _Block:
 
     def mark_lost(self, low: int, high: int, reason: int) -> tuple[npt.NDArray[np.int64], int, int]:
         """Make the live ones at the positions holes; which they are, their accounted bytes and WAL frame bytes."""
+        self.own()
         view = self.view(low, high)
         positions = np.flatnonzero(_live(view))
         marked = view[positions]
@@ -734,6 +789,7 @@ class _Block:
 
     def drop(self, count: int) -> None:
         """Forget the first positions."""
+        self.own()
         del self.entries[: count * ENTRY_BYTES]
         del self.locations[:count]
         self.first += count
@@ -741,6 +797,7 @@ class _Block:
 
     def cut(self, count: int) -> None:
         """Forget all but the first positions."""
+        self.own()
         del self.entries[count * ENTRY_BYTES :]
         del self.locations[count:]
         self.counted = None

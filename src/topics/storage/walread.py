@@ -49,7 +49,7 @@ class WalReader:
         return self._fs.open(f"{self._dirs[file.group]}/{paths.wal_file(file.file_no)}", "r")
 
     def forget(self, reference: int) -> None:
-        """A file is about to be deleted."""
+        """A file is about to be deleted, or was; any thread, for that may take milliseconds."""
         self._descriptors.drop(reference)
 
     def close(self) -> None:

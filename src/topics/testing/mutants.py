@@ -204,9 +204,16 @@ def _finished_when_written(right: Any) -> Any:
     return wrong
 
 
+def _flag_first(shard: Shard) -> None:
+    first = shard._before or shard._small
+    flagged = bytearray(first[0])
+    frame.set_synced_prefix(flagged)
+    first[0] = flagged
+
+
 def _always_flagged(right: Any) -> Any:
     def wrong(self: Shard) -> None:
-        frame.set_synced_prefix(self._buffer)
+        _flag_first(self)
         right(self)
 
     return wrong
@@ -225,7 +232,7 @@ def _rotation_never_synced(right: Any) -> Any:
 def _flagged_while_syncing(right: Any) -> Any:
     def wrong(self: Shard) -> None:
         if self._syncing and self.log.position() == self._sync_target:
-            frame.set_synced_prefix(self._buffer)
+            _flag_first(self)
         right(self)
 
     return wrong

@@ -26,9 +26,10 @@ from topics.codec import envelope, frame, kernel, offsets, part, project, segmen
 from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
 from topics.codec.project import Projection
-from topics.codec.scan import Place
+from topics.codec.scan import Place as End
 from topics.codec.stamp import stamp
 from topics.engine.records import prepare
+from topics.engine.txn import Place, Stage
 from topics.errors import TopicsError
 from topics.model import Limits
 from topics.server import records, txn
@@ -43,7 +44,7 @@ LIMITS: Final = Limits(
 """Near enough for made bodies to reach them."""
 TOPIC: Final = 10
 MASK: Final = topic_mask(TOPIC)
-STAGED: Final = txn.Place("t", "w", 1, "p", 0)
+STAGED: Final = Place("t", "w", 1, "p", 0)
 WANTED: Final = [Projection(True), Projection(metas=False), Projection(True, True, False)]
 
 
@@ -340,7 +341,7 @@ def check_uploaded(raw: bytes) -> None:
             while True:
                 next(steps)
         except StopIteration as end:
-            made: txn.Stage = end.value
+            made: Stage = end.value
         except (ValueError, TopicsError, Refused) as error:
             raise Violation(f"the kernel accepts what is refused with {error!r}") from error
     wanted = (b"".join(made.pieces), made.records, made.accounted, made.digest)
@@ -348,15 +349,15 @@ def check_uploaded(raw: bytes) -> None:
         raise Violation(f"pure {wanted!r:.2000}, native {found!r:.2000}")
 
 
-_PLACES: Final[tuple[Place, ...]] = ("last", "inner")
+_ENDS: Final[tuple[End, ...]] = ("last", "inner")
 
 
 def check_log(raw: bytes) -> None:
     """Records of the log library."""
     view = memoryview(raw)
     for codec in (RecordCodec(), RecordCodec(strict=True)):
-        for place in _PLACES:
-            same(partial(codec.scan, view, 0, place))
+        for end in _ENDS:
+            same(partial(codec.scan, view, 0, end))
     same(lambda: walk(view, min(3, len(raw)), len(raw)))
 
 

@@ -71,11 +71,18 @@ class DescriptorCache:
             return Lease(self, entry)
 
     def drop(self, id: int) -> None:
-        """Forget a deleted segment; leased descriptors close with their last lease."""
+        """Forget a deleted segment; leased descriptors close with their last lease.
+
+        Closing the last one of a deleted file frees its pages, which takes milliseconds: nobody waits for it here.
+        """
         with self._lock:
             entry = self._entries.pop(id, None)
-            if entry is not None:
-                self._let_go(entry)
+            if entry is None:
+                return
+            entry.cached = False
+            is_idle = entry.leases == 0
+        if is_idle:
+            close_quietly(entry.file)
 
     def clear(self) -> None:
         """Forget everything, at close; what is acquired from now on goes with its lease."""

@@ -87,6 +87,23 @@ def test_the_index_forgets_what_is_sealed_or_cut_and_nothing_else(seed: int) -> 
     assert index.prefix("").tolist() == []
 
 
+def test_tags_of_sealed_records_go_a_few_at_a_time_and_are_not_found_meanwhile() -> None:
+    """S-185, P-10: a million different tags take longer than the owner has time at once."""
+    index = TagIndex()
+    index.add(1, ["a", "b", "c", "a", "d"])
+    index.drop_through(3)
+    assert index.eq("a").tolist() == [4]
+    assert index.eq("b").tolist() == []
+    index.add(6, ["b", "a", "e"])
+    assert index.eq("a").tolist() == [4, 7]
+    assert index.catch_up(1)
+    assert [index.eq(tag).tolist() for tag in "abcde"] == [[4, 7], [6], [], [5], [8]]
+    assert not index.catch_up(9)
+    assert [index.eq(tag).tolist() for tag in "abcde"] == [[4, 7], [6], [], [5], [8]]
+    assert len(index) == 4
+    assert index.prefix("").tolist() == [4, 5, 6, 7, 8]
+
+
 def test_answers_are_copies_and_do_not_keep_the_index_from_growing() -> None:
     """S-185: an array whose memory is lent out cannot be appended to."""
     index = TagIndex()

@@ -20,7 +20,18 @@ from topics.codec.envelope import accounted_bytes, build
 from topics.codec.place import topic_mask
 from topics.codec.segment import DELETED, IDX, LOST
 from topics.storage import tail
-from topics.storage.tail import DeadRun, EntryRun, Eviction, GapRun, Live, Tail, WalFiles, entries_from_frames, pack
+from topics.storage.tail import (
+    BLOCK_RECORDS,
+    DeadRun,
+    EntryRun,
+    Eviction,
+    GapRun,
+    Live,
+    Tail,
+    WalFiles,
+    entries_from_frames,
+    pack,
+)
 
 TOPIC = 10
 
@@ -760,3 +771,53 @@ def test_a_tail_that_was_made_ahead_is_taken_in_as_if_it_had_been_written_entry_
     for name in ("entries", "locations"):
         parts = [b"".join(getattr(run, name).tobytes() for run in one.runs(7, one.end)) for one in (plain, taken)]
         assert parts[0] == parts[1]
+
+
+def shown(held: Tail, last: int) -> list[tuple[int, bytes, bytes]]:
+    return [(run.first, run.entries.tobytes(), run.locations.tobytes()) for run in entry_runs(held, 1, last)]
+
+
+def test_a_frozen_tail_stays_what_it_was_while_the_tail_changes() -> None:
+    """06 §12 step 1: a checkpoint writes what was there when it began, on another thread [S-158]."""
+    count = 2 * BLOCK_RECORDS + 10
+    held = filled(*[1] * count)
+    frozen = held.frozen()
+    before = shown(frozen, count)
+    held.mark_deleted(seqs(5, BLOCK_RECORDS + 7, count))
+    held.relocate([(6, 6, 7)])
+    held.mark_lost(9, 9, 1)
+    held.extend(*batch([1] * 20, count + 1))
+    assert (frozen.end, shown(frozen, count)) == (count, before)
+    assert held.deleted_since(frozen).tolist() == [5, BLOCK_RECORDS + 7, count]
+    held.drop_through(count)
+    held.cut_after(count + 3)
+    assert (frozen.end, shown(frozen, count)) == (count, before)
+    assert (held.first, held.end, held.records) == (count + 1, count + 3, 3)
+
+
+def test_what_a_tail_needs_of_the_log_is_known_also_when_a_full_block_changes() -> None:
+    """S-192: the first location in each file, though it is not looked for again in blocks that stay the same."""
+    held = filled(*[1] * BLOCK_RECORDS)
+    assert held.oldest_locations() == {1: pack(1, 0)}
+    assert held.oldest_locations() == {1: pack(1, 0)}
+    held.relocate([(1, BLOCK_RECORDS - 1, pack(2, 5))])
+    last = (BLOCK_RECORDS - 1) * len(frames_of([1], 1, 5))
+    assert set(held.oldest_locations()) == {1, 2}
+    assert held.oldest_locations()[2] == pack(2, 5)
+    assert held.oldest_locations()[1] >= pack(1, last)
+
+
+@pytest.mark.parametrize("through", [1, BLOCK_RECORDS, BLOCK_RECORDS + 1, 3 * BLOCK_RECORDS - 1, 3 * BLOCK_RECORDS + 2])
+def test_sums_are_right_whichever_part_of_a_tail_goes(through: int) -> None:
+    """S-153."""
+    held = filled(*[1, 2] * (3 * BLOCK_RECORDS // 2))
+    held.append_gap(5000, 9, 1)
+    held.extend(*batch([1, 2, 3], held.end + 1))
+    held.drop_through(through)
+    rest = Tail(held.first)
+    for run in held.runs(1, held.end):
+        if isinstance(run, GapRun):
+            rest.append_gap(run.seqs, run.ts, run.reason)
+        else:
+            rest.extend(run.entries.tobytes(), run.locations)
+    assert (held.records, held.nbytes) == (rest.records, rest.nbytes)

@@ -769,6 +769,8 @@ class _Block:
         _, size, _, word = _ENTRY.unpack_from(self.entries, at)
         if word & (DELETED | LOST):
             return None
+        if self.shared:
+            self.own()
         self.entries[at + _FLAGS_AT] |= DELETED
         freed: int = size - (word >> 8)
         self._uncount(1, freed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -241,6 +241,18 @@ def test_a_gap_takes_the_time_of_the_entry_before_it() -> None:
     fresh = Tail(10)
     fresh.append_gap(1, 90, 3)
     assert entries_of(fresh, 1, 10)["ts"].tolist() == [90]
+
+
+@pytest.mark.parametrize("mark", [Tail.mark_few, lambda held, few: held.mark_deleted(seqs(*few))])
+def test_what_is_frozen_stays_though_a_few_are_deleted(mark: Callable[[Tail, list[int]], object]) -> None:
+    """[S-158] The checkpoint under way has the marks of its beginning, and learns of those set since."""
+    held = filled(*[1] * (tail.BLOCK_RECORDS + 10))
+    mark(held, [3])
+    frozen = held.frozen()
+    few = [3, 4, tail.BLOCK_RECORDS + 2]
+    mark(held, few)
+    assert frozen.live(1, frozen.end).records == held.live(1, held.end).records + 2
+    assert held.deleted_since(frozen).tolist() == few[1:]
 
 
 @given(

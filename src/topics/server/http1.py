@@ -47,7 +47,7 @@ BODY_NS: Final = 60 * NS_PER_S
 IDLE_NS: Final = 120 * NS_PER_S
 OUTPUT_NS: Final = 30 * NS_PER_S
 LINGER_NS: Final = 1 * NS_PER_S
-APART_BYTES: Final = 1 << 20
+APART_BYTES: Final = 16 << 10
 """A body from this size on is handed over as it is: copying it behind its head would take too long [P-10]."""
 STREAM_HIGH: Final = 64 << 10
 STREAM_LOW: Final = 16 << 10
@@ -441,8 +441,9 @@ class Http1:
         if len(body) < APART_BYTES or head.method == "HEAD":
             self._write(self._rendered(head.method, status, headers, content_type, body, keep=keep))
         else:
-            self._write(self._rendered("HEAD", status, headers, content_type, body, keep=keep))
-            self._write(body)
+            rendered = self._rendered("HEAD", status, headers, content_type, body, keep=keep)
+            self._written += len(rendered) + len(body)
+            self._transport.writelines((rendered, body))
         if not keep:
             self._end()
             return

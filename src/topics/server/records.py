@@ -581,13 +581,12 @@ def diff(exchange: Exchange) -> None:
 
 
 def _page(name: str, result: ReadResult, total_ms: float) -> bytes:
+    """The body of what a read answers, put together in one go: a page may be large [P-10]."""
     gap = result.tombstone
-    return (
-        b'{"topic":"%b","records":[%b],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,'
+    behind = (
+        b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,'
         b'"tombstone":%b,"lag":%d,"performance":{"server_total_ms":%.3f,"records_scanned":%d%b}}'
     ) % (
-        name.encode(),
-        b",".join(result.records),  # type: ignore[arg-type]
         result.next_from_seq,
         result.head_seq,
         result.earliest_seq,
@@ -598,6 +597,12 @@ def _page(name: str, result: ReadResult, total_ms: float) -> bytes:
         result.scanned,
         b',"cold_segments_read":%d' % result.cold_segments_read if result.cold_segments_read else b"",
     )
+    before = b'{"topic":"%b","records":[' % name.encode()
+    if not result.records:
+        return before + behind
+    pieces: list[bytes] = [b","] * (2 * len(result.records) + 1)
+    pieces[0], pieces[1::2], pieces[-1] = before, result.records, behind  # type: ignore[assignment]
+    return b"".join(pieces)
 
 
 # -- delete ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A bad line: a TCP proxy in front of a real server, whose connections are slow, stuck, cut or refused on demand.
 
     stall, resume     bytes wait in both directions, connections stay; `held` counts what waits
+    stall_after       it stalls by itself once so many bytes of requests were passed on
     refuse, accept    connections are reset and new ones refused, as if nobody listened
     reset_next        the next connections are reset as soon as they have asked for something
     cut_after         the next connection that has sent so many bytes of answers is reset
@@ -40,6 +41,7 @@ class TcpProxy:
         """Pieces that wait while it is stalled."""
         self._target = (host, port)
         self._resets = 0
+        self._stall_after: int | None = None
         self._cut: int | None = None
         self._lines: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -66,6 +68,9 @@ class TcpProxy:
 
     def resume(self) -> None:
         self._do(self._flow.set)
+
+    def stall_after(self, count: int) -> None:
+        self._stall_after = count
 
     def reset_next(self, count: int) -> None:
         self._resets = count
@@ -130,7 +135,7 @@ class TcpProxy:
         there, back = await asyncio.open_connection(*self._target)
         cut, self._cut = self._cut, None
         pumps = [
-            self._loop.create_task(self._pump(reader, back, delayed=True)),
+            self._loop.create_task(self._pump(reader, back, requests=True)),
             self._loop.create_task(self._pump(there, writer, cut)),
         ]
         try:
@@ -147,20 +152,32 @@ class TcpProxy:
         writer: asyncio.StreamWriter,
         left: int | None = None,
         *,
-        delayed: bool = False,
+        requests: bool = False,
     ) -> None:
         while data := await reader.read(READ_BYTES):
             self.held += 1
-            await self._flow.wait()
-            self.held -= 1
-            if delayed and self.delay_s:
-                await asyncio.sleep(self.delay_s)
+            try:
+                await self._flow.wait()
+            finally:
+                self.held -= 1
+            if requests:
+                await self._slow_down(len(data))
             writer.write(data if left is None else data[:left])
             await writer.drain()
             if left is not None:
                 left -= len(data)
                 if left < 0:
                     break
+
+    async def _slow_down(self, size: int) -> None:
+        """What happens to a piece of a request before it is passed on."""
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        if self._stall_after is not None:
+            self._stall_after -= size
+            if self._stall_after < 0:
+                self._stall_after = None
+                self._flow.clear()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,20 @@ def test_the_tables_of_the_pages_are_made_of_the_stored_runs() -> None:
     for path, make in ((tables.PAGE, tables.page), (tables.README, tables.readme)):
         text = path.read_text(encoding="utf-8")
         assert make(text, results) == text, checks.relative(path)
+
+
+def test_a_broken_link_and_a_missing_heading_are_found(tmp_path: Path) -> None:
+    here = tmp_path / "page.md"
+    (tmp_path / "other.md").write_text("# One two\n")
+    good = "[a](other.md) [b](other.md#one-two) [c](https://example.org) [d](#mine)\n\n## Mine\n"
+    here.write_text(good)
+    assert checks.broken_links(good, here) == []
+    assert checks.broken_links("[a](gone.md)", here) == ["page.md: broken link: gone.md"]
+    assert checks.broken_links("[a](other.md#three)", here) == ["page.md: no such heading: other.md#three"]
+
+
+def test_every_page_of_the_documentation_is_in_its_table_of_contents() -> None:
+    """[U-41] A page that nobody can find is no page; `make docs` would refuse it."""
+    nav = (checks.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [path.relative_to(checks.ROOT / "docs").as_posix() for path in (checks.ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if not re.search(rf"[ :]{re.escape(page)}$", nav, re.MULTILINE)] == []

@@ -483,6 +483,8 @@ def rows_in(found: dict[str, bytes]) -> list[int]:
 def test_a_table_in_a_bucket(bench: Bench, moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """K-44: manifests are put if absent, an answer that is lost included; runs, deletes and proof as in a directory."""
     bench.out = moto.url("lake/t")
+    left = "lake/t/_topics/staging/1600000000000-dead/part-0.parquet"  # by a run that was killed long ago
+    moto.client().put_object(Bucket=BUCKET, Key=left, Body=b"x")
     bench.fill("b:c", 1, 36)
     with pytest.raises(SourceError, match=r"unsupported: --out: a bucket holds tables of Parquet, not delta"):
         bench.archive(format="delta")

@@ -100,8 +100,9 @@ def plan(work: Work, store: Store) -> dict[str, Any]:
 
 
 def run(work: Work, store: Store) -> Outcome:
-    out, shape = work.output(), _shape(work, store)
-    make_shape(work.fs, out, shape)
+    out = work.output()
+    make_shape(work.fs, out, _shape(work, store))
+    shape = _shape(work, store)  # another run may have made the table meanwhile, and otherwise
     lake = open_lake(work.fs, out, shape)
     lake.refresh()
     lake.sweep()

@@ -81,6 +81,9 @@ async def _frames(target: served.Target, writers: int, count: int) -> tuple[int,
         await asyncio.sleep(0.01)
     batches = served.counters(target)["batches"] - before
     watch.close()
+    for each in (one, *crowd):
+        each.transport.abort()
+    await asyncio.sleep(0)
     return stream.keep.count(b"event: record"), records, batches
 
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import uvloop
@@ -155,12 +156,19 @@ def one_write_per_tick(dir: Path, size: int, connections: int) -> None:
 
 def _decode_and_answer(self: app.App, exchange: Exchange) -> None:
     """The baseline: the same HTTP layer, the body decoded, an answer of the same size."""
-    wire.decode(records._WRITE, exchange.body)
+    given = wire.decode(records._WRITE, exchange.body)
     exchange.body_done()
-    body = (
-        b'{"topic":"hot","first_seq":1,"last_seq":1,"seqs":[1],"head_seq":1,"count":1,"created":false,"deduped":false}'
-    )
+    body = _answer(len(given.records))
     exchange.reply(200, wire.timed(body, exchange.elapsed_ms(), b',"wal_append_ms":0.010,"fsync_ms":0.000'))
+
+
+@cache
+def _answer(count: int) -> bytes:
+    seqs = b",".join([b"%d" % (100_000 + at) for at in range(count)])
+    told = (
+        b'{"topic":"hot","first_seq":100000,"last_seq":100000,"seqs":[%b],"head_seq":100000,"count":%d,"created":false'
+    )
+    return told % (seqs, count) + b',"deduped":false}'
 
 
 LATE_S = 0.1

@@ -372,7 +372,7 @@ def _stage(core: Core, topic: Topic, write: Write, done: Outcome, created: bool,
         _frame_large(core, ticket, chain)
 
 
-class _Chain(NamedTuple):
+class _Chain(msgspec.Struct, frozen=True):
     """What a submission is besides the frames of its records."""
 
     prefix: bytes
@@ -418,10 +418,10 @@ def _frame_large(core: Core, ticket: Staged, chain: _Chain) -> None:
 def _submit(core: Core, ticket: Staged, chain: _Chain) -> None:
     """Take the seqs and put the frames in the log, in one stretch [S-105]."""
     topic, write = ticket.topic, ticket.write
-    prefix, behind, count_around, durable, logged, now = chain
+    prefix, behind, durable, logged = chain.prefix, chain.behind, chain.durable, chain.logged
     first, count = ticket.seq_before, ticket.count
     last = first + count - 1
-    ticket.pending = _stage_name(core, topic, write, now)
+    ticket.pending = _stage_name(core, topic, write, chain.now)
     before_ts = topic.last_ts
     topic.next_seq, topic.last_ts = last + 1, ticket.ts
     ticket.count_staged()
@@ -434,7 +434,7 @@ def _submit(core: Core, ticket: Staged, chain: _Chain) -> None:
     if ticket.edge is not None:
         ticket.edge.logged_seq = last
     try:
-        core.stage(topic, body, count + count_around, ticket, durable=durable, control=write.control)
+        core.stage(topic, body, count + chain.frame_count, ticket, durable=durable, control=write.control)
     except WalFull as error:
         topic.next_seq, topic.last_ts = first, before_ts
         ticket.wait(0 if body is None else frames_bytes(body), error)
@@ -447,7 +447,7 @@ def _submit(core: Core, ticket: Staged, chain: _Chain) -> None:
         write.turn.waited_ms = (core.clock.monotonic_ns() - write.turn.since_ns) / 1e6
     ticket.let_go_of_envelopes()
     if logged and topic.durability == "disk" and not ticket.reserves:
-        lifecycle.reserve_ahead(core, topic, last, now)
+        lifecycle.reserve_ahead(core, topic, last, chain.now)
 
 
 def let_go(core: Core, items: list[Any]) -> None:

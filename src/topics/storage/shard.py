@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from topics.clock import Clock
 from topics.codec import control, frame
 from topics.codec.frame import FrameCodec, OpenContext
@@ -84,7 +86,7 @@ Done = Callable[[Lsn | TopicsError], None]
 """Called once, on the owner: the place of the submission when its commit condition holds, or why it failed."""
 
 
-class Submission(NamedTuple):
+class Submission(msgspec.Struct, frozen=True):
     """One caller's atomic unit: a chain of frames [S-24]."""
 
     size: int
@@ -265,15 +267,15 @@ class Shard:
 
     def submit(self, frames: Frames, count: int, done: Done, *, durable: bool, control: bool = False) -> None:
         """Accept a submission whole, or raise and accept nothing of it [S-71]."""
-        size = frames_bytes(frames)
+        size = len(frames) if isinstance(frames, bytes) else frames_bytes(frames)
         self._admit(size, control)
         if not self._queue:
             self._queued_since_ns = self._clock.monotonic_ns()
-        if isinstance(frames, list):
+        if isinstance(frames, bytes):
+            self._small.append(frames)
+        else:
             self._close_small()
             self._before += frames
-        else:
-            self._small.append(frames)
         self._queue.append(Submission(size, count, durable, done))
         self._queued_bytes += size
         self._queued_frames += count
@@ -307,7 +309,8 @@ class Shard:
             raise ShardReadOnly(f"shard {self.key!r} takes no more writes in this run: {self.reason}")
         if self.state == "full" and not (control and self.has_room(size)):
             raise StorageFull(f"shard {self.key!r} has no space: {self.reason}")
-        if self.is_crowded(size):
+        crowded = self._open >= self._max_submissions or self._pending_bytes + size > self._max_pending_bytes
+        if crowded and self.is_crowded(size):
             self.counters.refused += 1
             raise WalFull(f"shard {self.key!r} has {self._open} submissions waiting", retry_after_ms(self.pressure))
 

@@ -135,7 +135,7 @@ class WalFiles:
     __slots__ = ("_files", "_next", "_references", "_released")
 
     def __init__(self) -> None:
-        self._references: dict[WalFile, int] = {}
+        self._references: dict[tuple[str, int], int] = {}
         self._files: dict[int, WalFile] = {}
         self._released: deque[int] = deque()
         self._next = 1
@@ -146,9 +146,8 @@ class WalFiles:
 
     def reference(self, group: str, file_no: int) -> int:
         """The reference of a file, a new one if it has none."""
-        file = WalFile(group, file_no)
-        found = self._references.get(file)
-        return self._give(file) if found is None else found
+        found = self._references.get((group, file_no))
+        return self._give(WalFile(group, file_no)) if found is None else found
 
     def find(self, group: str, file_no: int) -> int | None:
         """The reference of a file, if it has one."""

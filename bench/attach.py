@@ -157,6 +157,8 @@ def probe(port: int) -> None:
             phase[0] = line.strip()
         phase[0] = "over"
 
+    client.post("/v0/topics/small", SMALL)
+    print("writing", flush=True)
     threading.Thread(target=listen, daemon=True).start()
     while phase[0] != "over":
         start = time.perf_counter_ns()
@@ -240,7 +242,8 @@ def run(rows: int, dir: Path) -> dict[str, Any]:
             other.stdin.write(f"{name}\n")
             other.stdin.flush()
 
-        threading.Event().wait(1.0)
+        assert other.stdout is not None
+        assert other.stdout.readline() == "writing\n"
         phase("alone")
         threading.Event().wait(PAUSE_S)
         phase("staging")

@@ -641,10 +641,9 @@ def test_after_30_seconds_without_progress_the_connection_is_closed(
     server = timed_server
     with server.client() as http, stalled(server, http, topic) as ws:
         before = server.server.app.streams.closed_slow
-        passes(server, clock, 1)
         passes(server, clock, 29)
         assert server.on_loop(lambda: ws.served._state) == "open"
-        passes(server, clock, 1)
+        passes(server, clock, 2)  # the server may have looked before, or only at the first of these seconds
         until(server, lambda: not server.server.app.streams)
         assert server.server.app.streams.closed_slow == before + 1
         metrics = http.get("/v0/metrics").text

@@ -121,6 +121,14 @@ def test_write_takes_csv(run: Run, client: Client, name: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("form", ["--csv", "--jsonl"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(run: Run, client: Client, name: str, form: str) -> None:
+    """Spreadsheets write one."""
+    text = {"--csv": b"a\n1\n", "--jsonl": b'{"a":"1"}\n'}[form]
+    assert run("write", name, form, "--json", stdin=b"\xef\xbb\xbf" + text).told["count"] == 1
+    assert [record.data for record in client.page(name).records] == [{"a": "1"}]
+
+
 def test_a_bad_line_stops_a_write_and_says_what_is_there(run: Run, client: Client, name: str) -> None:
     """[U-14]"""
     ran = run("write", name, "--json", stdin=b"1\n2\nthree\n4\n")

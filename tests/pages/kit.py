@@ -304,8 +304,8 @@ def alike(shown: str, printed: str) -> bool:
     """Whether this is what was printed, but for instants and what `…` stands for."""
     for pattern, name in VARYING:
         shown, printed = pattern.sub(name, shown), pattern.sub(name, printed)
-    pattern = ".*".join(map(re.escape, _trimmed(shown).split("…")))
-    return re.fullmatch(pattern, _trimmed(printed), re.DOTALL) is not None
+    expected = ".*".join(map(re.escape, _trimmed(shown).split("…")))
+    return re.fullmatch(expected, _trimmed(printed), re.DOTALL) is not None
 
 
 def _trimmed(text: str) -> str:

@@ -50,6 +50,13 @@ class OutExists(CallerError):
     hint = "--yes replaces it"
 
 
+class NoFile(CallerError):
+    """A folder, a device or a pipe stands where the file should be."""
+
+    code = "not_a_file"
+    hint = "name a file; it appears when it is complete, so it cannot be a pipe"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", metavar="NAME", nargs="+", help="topics to export, one after the other")
     parser.add_argument("--out", metavar="FILE", required=True, help="the file to write")
@@ -63,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if os.path.exists(args.out) and not os.path.isfile(args.out):
+        raise NoFile(f"{args.out} is no file that could be replaced")
     if os.path.exists(args.out) and not args.yes:
         raise OutExists(f"{args.out} exists")
     format = args.format or ENDINGS.get(os.path.splitext(args.out)[1].lower(), "parquet")

@@ -6,6 +6,7 @@ when nothing more is there for now. Runs on the main thread.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -63,6 +64,8 @@ class Source:
                 select.select([self._fd], [], [])
             piece = os.read(self._fd, PIECE_BYTES)
             self.taken += len(piece)
+            if self.taken == len(piece):
+                piece = piece.removeprefix(codecs.BOM_UTF8)  # which spreadsheets put in front
             *ends, rest = piece.split(b"\n")
             for end in ends:
                 line = b"".join((*held, end))

@@ -164,7 +164,8 @@ def _tail(args: argparse.Namespace) -> int:
 def _last(client: Client, name: str, args: argparse.Namespace) -> int:
     """The cursor in front of the last records that there are; what is gone before them is nobody's question."""
     state = client.state(name)
-    floor, count = max(state.earliest_seq - 1, 0), min(args.count, state.count)
+    floor = max(state.earliest_seq - 1, 0)
+    count: int = min(args.count, state.count)
     if not count or (state.count == state.head_seq - floor and args.node is None):
         return state.head_seq - count
     span = count

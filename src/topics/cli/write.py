@@ -174,10 +174,10 @@ class Writer:
 
     def note(self, error: TopicsError) -> None:
         """Say of an error how far it came; after some nobody knows what became of the last batch."""
-        if isinstance(error, BadLine):
+        if isinstance(error, BadLine) or not self.count:
             return
         is_open = isinstance(error, (Unreachable, CommitFailed))
-        behind = "; the batch behind them may be there as well" if is_open and self.count else ""
+        behind = "; the batch behind them may be there as well" if is_open else ""
         error.add_note(f"{self.count} records are in {self._args.name}{self.at()}{behind}")
 
     def at(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import socket
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -93,7 +94,9 @@ def spelled(name: Sequence[object]) -> str:
 
 
 def write_port_file(fs: Fs, path: str, text: str) -> None:
-    """In one step: whoever reads it sees all of it, or what was there before."""
+    """In one step: whoever reads it sees all of it, or what was there before. A device or a pipe is not replaced."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(errno.EINVAL, "it is not a regular file")
     temporary = paths.tmp(path)
     try:
         file = fs.open(temporary, "create")

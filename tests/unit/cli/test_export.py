@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +144,18 @@ def test_nothing_is_overwritten_or_left_behind(
     assert main(["export", "b", "--url", server.url, "--out", str(out), "--yes", "--quiet"]) == 0
     assert len(out.read_text()) > 100
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_what_is_no_file_is_not_replaced_by_one(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder, a pipe, a device: `--yes` is about files."""
+    os.mkfifo(tmp_path / "pipe")
+    for out in (tmp_path, tmp_path / "pipe"):
+        assert main(["export", "a", "--url", server.url, "--out", str(out), "--format", "csv", "--yes"]) == 1
+        assert "topics: not_a_file: " in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_the_server_and_key_come_from_the_environment(

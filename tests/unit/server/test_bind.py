@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from pathlib import Path
 
@@ -83,3 +84,11 @@ def test_the_port_file_is_replaced_whole_or_left_alone(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"."):
         bind.write_port_file(OsFs(), str(tmp_path), "x:1")
     assert [one.name for one in tmp_path.iterdir()] == ["port"]
+
+
+def test_a_port_file_replaces_files_only(tmp_path: Path) -> None:
+    """[BOOT-5] `--port-file /dev/stdout` must not leave a machine without it."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        bind.write_port_file(OsFs(), str(tmp_path / "pipe"), "127.0.0.1:1")
+    assert [(path.name, path.is_fifo()) for path in tmp_path.iterdir()] == [("pipe", True)]

@@ -86,19 +86,12 @@ def one_round(side: Path, name: str, quick: bool, dir: Path) -> Mapping[str, Any
         return found
 
 
-# The environment has this tree installed: be sure that the sources under test are the ones that load. What measures is
-# this tree's on both sides, though it lies among the sources: the client, the peers, the plots.
+# The environment has this tree installed: be sure that the sources under test are the ones that load.
 _CHILD = """
-import importlib.util
 import sys
-import topics.cli
+import topics
 source = sys.argv.pop(1)
 assert topics.__file__.startswith(source + "/"), f"{topics.__file__} is not below {source}"
-for name in ("load", "peers", "plot"):
-    spec = importlib.util.spec_from_file_location("topics.cli." + name, "src/topics/cli/" + name + ".py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    setattr(topics.cli, name, module)
-    spec.loader.exec_module(module)
 from bench.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """

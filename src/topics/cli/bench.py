@@ -150,7 +150,7 @@ class Server:
             Question("100-record writes", "records/s", self._writes(100, 16, 1_600 // less, "disk", others)),
             Question("durable writes", "records/s", self._writes(1, 64, 10_000 // less, "fsync", others)),
             Question("reads of 1000", "records/s", {OURS: lambda dir: self._reads(400 // less)}),
-            Question("deliveries", "records/s", {OURS: lambda dir: self._deliveries(400 // less)}),
+            Question("deliveries", f"of {PER_SECOND} a second", {OURS: lambda dir: self._deliveries(400 // less)}),
         ]
 
     def _writes(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from bench import compare
@@ -45,3 +49,19 @@ def test_a_group_keeps_its_first_steady_rows_and_tries_end() -> None:
 
     assert not any(row.steady for row in compare.steadiest(never))
     assert len(calls) == 4
+
+
+def test_what_measures_is_this_trees_where_other_sources_are_measured(tmp_path: Path) -> None:
+    """A commit that has no such modules, or others."""
+    here = Path(compare.ROOT) / "src/topics"
+    (tmp_path / "topics/cli").mkdir(parents=True)
+    (tmp_path / "topics/cli/__init__.py").touch()
+    for path in here.iterdir():
+        if path.name not in ("cli", "__pycache__"):
+            (tmp_path / "topics" / path.name).symlink_to(path)
+    code = "import topics.cli, bench.served; from topics.cli import load; print(topics.cli.__file__, load.__file__)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(compare.ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(tmp_path / "topics/cli/__init__.py"), str(here / "cli/load.py")]

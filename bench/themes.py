@@ -57,9 +57,12 @@ class Curve(NamedTuple):
     def draw(self, group: Group) -> str:
         """The plot, or nothing where no arm has a curve."""
         names = [f"p{share:g}_us" for share in CURVE]
+        ours = {figure["arm"] for figure in group["figures"]}
+        # Ours first: they have the same colour everywhere.
+        arms = sorted(group["arms"].items(), key=lambda arm: arm[0] not in ours)
         curves = {
             arm: [(float(at), row[name]["median"] / 1e3) for at, name in enumerate(names)]
-            for arm, row in group["arms"].items()
+            for arm, row in arms
             if all(name in row for name in names)
         }
         marks = [(float(at), f"p{share:g}") for at, share in enumerate(CURVE)]

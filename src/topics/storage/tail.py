@@ -851,7 +851,8 @@ def _count(entries: Entries) -> Live:
 
 
 def _frame_bytes(entries: Entries) -> int:
-    return int(wal_lengths(entries).sum(dtype=np.int64))
+    sizes = np.ascontiguousarray(entries["len"])
+    return int(sizes.sum(dtype=np.int64)) + WAL_FRAME_EXTRA * int(np.count_nonzero(sizes))
 
 
 def _checked_frame_bytes(entries: Buffer, ts_before: int) -> int:

@@ -15,8 +15,7 @@ import pytest
 
 from tests.api.kit import WAIT_S, Running, received, records, running
 from tests.security.kit import VERSIONS, GateFs, ask_raw, code, connect, head, inflight, parsed, wait_until, waiters
-from topics.server.exchange import Exchange
-from topics.server.keys import Key, KeyRing, parse
+from topics.server.keys import KeyRing, Usage, parse
 from topics.testing import ManualClock
 
 KEY = "key-a1"
@@ -297,13 +296,20 @@ def test_requests_that_wait_in_line_on_a_connection_share_one_slot() -> None:
 def test_no_number_of_clients_gets_past_the_cap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """[RES-3] Twelve clients, a cap of three: never more than three at once, and none is lost."""
     peak: list[int] = []
-    take = Exchange.hold_slot
 
-    def watched(self: Exchange, key: Key) -> None:
-        take(self, key)
-        peak.append(key.usage.inflight)
+    class Watched(Usage):
+        """Notes every change, whoever makes it: writes that are gathered take their slots themselves."""
 
-    monkeypatch.setattr(Exchange, "hold_slot", watched)
+        @property
+        def inflight(self) -> int:
+            return self._inflight
+
+        @inflight.setter
+        def inflight(self, count: int) -> None:
+            self._inflight = count
+            peak.append(count)
+
+    monkeypatch.setattr("topics.server.keys.Usage", Watched)
     env = {"TOPICS_API_KEYS": KEYS, "TOPICS_MAX_INFLIGHT_PER_KEY": "3"}
     fs = GateFs()
     with running(tmp_path, env, fs=fs) as server:
@@ -342,7 +348,7 @@ def test_keys_that_are_read_anew_go_on_counting(server: Running) -> None:
     app = server.server.app
 
     def use(keys: str) -> None:
-        server.on_loop(lambda: setattr(app, "keys", KeyRing(parse(keys), app.keys)))
+        server.on_loop(lambda: server.server.use_keys(KeyRing(parse(keys), app.keys)))
 
     with long_poll(server), long_poll(server), server.client(key=KEY) as client:
         use(f"{KEY}:read")

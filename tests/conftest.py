@@ -18,7 +18,7 @@ settings.load_profile("topics")
 # What takes longest, in two groups. A worker of xdist begins with one contiguous share of the tests and later takes
 # over what another has left, from its end: with two workers each begins with a group, and short tests fill the rest.
 HERE = Path(__file__).parent
-LONG = (("spark", "console"), ("crash", "tiers", "model"))
+LONG = (("spark", "console"), ("crash", "tiers", "model", "pages"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -59,7 +59,7 @@ def test_what_measures_is_this_trees_where_other_sources_are_measured(tmp_path: 
     for path in here.iterdir():
         if path.name not in ("cli", "__pycache__"):
             (tmp_path / "topics" / path.name).symlink_to(path)
-    code = "import topics.cli, bench.served; from topics.cli import load; print(topics.cli.__file__, load.__file__)"
+    code = "import topics.cli, bench; from topics.cli import load; print(topics.cli.__file__, load.__file__)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(compare.ROOT)])}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True

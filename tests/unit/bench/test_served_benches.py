@@ -44,12 +44,6 @@ def test_what_is_published_in_one_tick_is_one_frame_of_a_stream(tmp_path: Path) 
     sse.one_frame_per_tick(tmp_path / "store", 8, 80)
 
 
-def test_topics_over_several_shards_are_written_at_once(tmp_path: Path) -> None:
-    sample = commit.spread(tmp_path, shards=2, count=80)
-    assert sample.units == 80
-    assert sample.extra["sharing"] > 0
-
-
 @pytest.mark.parametrize(
     ("group", "peer", "bound"), [(GROUPS[0], "Redis", 0.9), (GROUPS[1], "Redis", 3.0), (GROUPS[2], "Redis", 1.0)]
 )

@@ -67,7 +67,9 @@ def started(module: str, *words: str, pinned: bool = True) -> Iterator[Target]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with apart(command, pinned=pinned, env=environment, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        yield Target(int(child.stdout.readline()), child.pid)
+        line = child.stdout.readline()
+        assert line, f"{module} did not start; it says why above"
+        yield Target(int(line), child.pid)
 
 
 def has_redis() -> bool:

@@ -143,6 +143,9 @@ def print_group(found: Mapping[str, Any]) -> None:
         return
     print(f"  {'ratio':<42}{'median':>12}{'low–high':>18}{'bound':>9}")
     for figure in found["figures"]:
+        if "median" not in figure:
+            print(f"    {figure['name']:<40}{'rejected':>12}")
+            continue
         ratio = f"{figure['median']:>11.3g}{report.sign(figure)}"
         print(
             f"    {figure['name']:<40}{ratio}{figure['low']:>9.3g} –{figure['high']:>7.3g}"

@@ -125,7 +125,11 @@ def _card(group: Mapping[str, Any]) -> str:
         )
     else:
         for kind in ("time", "rate"):
-            figures = [one for one in group["figures"] if one["kind"] == kind and one["against"] is not None]
+            figures = [
+                one
+                for one in group["figures"]
+                if one["kind"] == kind and one["against"] is not None and "median" in one
+            ]
             if figures:
                 parts.append(_chart(group["name"], kind, figures, group["attempts"][-1]["rounds"]))
         alone = [_alone(figure) for figure in group["figures"] if figure["against"] is None]

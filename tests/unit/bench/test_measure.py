@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import measure
+from bench import __main__ as command
+from bench import measure, report
 from bench.measure import Aim, Arm, Figure, Group, Sample
 
 MICRO = 1e-6
@@ -129,3 +131,22 @@ def test_percentiles_are_values_that_were_seen() -> None:
 
 def test_a_row_is_per_unit() -> None:
     assert Sample(4, 8 * MICRO, 2 * MICRO, {"p99_us": 3.0}).row() == {"wall_us": 2.0, "cpu_us": 0.5, "p99_us": 3.0}
+
+
+def test_one_of_two_baselines_that_never_holds_still_costs_its_own_ratios_only(tmp_path: Path) -> None:
+    """[P-4] A peer that varies says nothing of the other."""
+    times = {"ours": cycle([20]), "base": cycle([10]), "peer": cycle([10, 10, 10, 14, 14, 14, 10, 10, 10])}
+    arms = [Arm(name, lambda dir, name=name: Sample(1, next(times[name]) * MICRO, MICRO)) for name in times]
+    figures = [Figure(f"beside {name}", "ours", name, "time", 3.0) for name in ("base", "peer")]
+    found, said = run(Group("g", "record", arms, figures), tmp_path)
+    assert len(said) == 1 + measure.RETRIES
+    assert found["rejected"] is False
+    assert found["attempts"][-1]["rejected"] is False
+    steady, shaky = found["figures"]
+    assert (steady["median"], steady["holds"]) == (2.0, True)
+    assert ("median" in shaky, shaky["holds"]) == (False, None)
+    assert found["explain"] == ["peer did not hold still: nothing is said beside it."]
+    command.print_group(found)
+    report.page([{"bench": "b", "doc": "d", "quick": True, "seed": 1, "started": "", "commit": "", "groups": [found],
+                  "machine": {"cpu": "", "cores": 2, "kernel": "", "filesystem": "", "load_before": [0]},
+                  "versions": {}}])  # fmt: skip

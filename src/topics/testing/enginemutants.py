@@ -193,7 +193,7 @@ def _published_when_written(right: Any) -> Any:
 
     def wrong(self: Core, topic: EngineTopic, frames: bytes | None, count: int, ticket: Any, **how: Any) -> None:
         if frames is not None and how["durable"] and not how.get("control"):
-            with mock.patch.object(self, "submit", functools.partial(_submit_early, self)):
+            with mock.patch.object(self, "_hand_over", functools.partial(_handed_over_early, self)):
                 right(self, topic, frames, count, ticket, **how)
         else:
             right(self, topic, frames, count, ticket, **how)
@@ -201,15 +201,15 @@ def _published_when_written(right: Any) -> Any:
     return wrong
 
 
-def _submit_early(
-    core: Core, topic_id: int, frames: bytes, count: int, done: Any, durable: bool, control: bool = True
+def _handed_over_early(
+    core: Core, shard: Any, frames: Any, count: int, done: Any, durable: bool, control: bool
 ) -> None:
     def written(outcome: Any) -> None:
         done(outcome)
         if not isinstance(outcome, Exception):
-            core.shard(topic_id).sync()
+            shard.sync()
 
-    Core.submit(core, topic_id, frames, count, written, False, control)
+    Core._hand_over(core, shard, frames, count, written, False, control)
 
 
 def _with_unsynced_submit(right: Any) -> Any:

@@ -82,7 +82,7 @@ class App:
         self.stalls = Stalls()
         self.streams = Streams(self.settings)
         self.sessions = Sessions(self.settings.max_watch_sessions)
-        self.heads = Heads(policy, self.settings.max_body_bytes)
+        self.heads = Heads(policy, self.settings.max_body_bytes, has_keys=bool(keys.keys))
         self.gathering = Gathering(self)
 
     # -- the way in --------------------------------------------------------------------------------------------------

@@ -204,6 +204,11 @@ class Exchange:
         if self.received or self.expects or self.declared is None or self.declared > KEPT_OPEN_BYTES:
             self._answer(why)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether its head, or what came of its body, is answered with a refusal."""
+        return self._refusal is not None
+
     def inflate(self) -> None:
         """The body is gzipped."""
         self._gzipped = True

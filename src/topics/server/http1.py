@@ -368,12 +368,12 @@ class Http1:
             self.refuse(bad.failure)
             return at
         if head is not None:
-            if is_fresh and heads.is_11:
-                self._app.heads.remember(data[begin:at], head, heads.keep_alive, self._app.keys)
-            self._begin(head, has_more=at < len(data))
+            exchange = self._begin(head, has_more=at < len(data))
+            if is_fresh and heads.is_11 and not exchange.is_refused:
+                self._app.heads.remember(data[begin:at], head, heads.keep_alive, exchange.key)
         return at
 
-    def _begin(self, head: Head, *, has_more: bool) -> None:
+    def _begin(self, head: Head, *, has_more: bool) -> Exchange:
         length = head.declared
         if head.expects and has_more:
             head = head._replace(expects=False)
@@ -382,14 +382,13 @@ class Http1:
         self._chunks = ChunkReader() if length is None else None
         self._state = _BODY
         exchange = self._app.begin(self, head)
-        if exchange.answered:
-            return
-        self._exchange = exchange
-        if length == 0:
-            self._execute(exchange)
-            return
-        if head.expects:
-            self._write(_CONTINUE)
+        if not exchange.answered:
+            self._exchange = exchange
+            if length == 0:
+                self._execute(exchange)
+            elif head.expects:
+                self._write(_CONTINUE)
+        return exchange
 
     def _read_body(self, data: bytes, at: int) -> int:
         exchange = self._exchange

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from topics.model import is_system_name
 from topics.server import browser, records, wire
 from topics.server.exchange import Head, allows_gzip
-from topics.server.keys import presented
 from topics.server.routes import Access, Match, resolve
 
 if TYPE_CHECKING:
     from topics.server.browser import Policy
-    from topics.server.keys import Key, KeyRing
+    from topics.server.keys import Key
 
 HEADS_MAX: Final = 1024
 HEAD_BYTES_MAX: Final = 1024
@@ -50,17 +49,19 @@ class Known(NamedTuple):
 class Heads:
     """What was remembered."""
 
-    def __init__(self, policy: Policy, body_bytes_max: int) -> None:
+    def __init__(self, policy: Policy, body_bytes_max: int, *, has_keys: bool) -> None:
         self.by_bytes: dict[bytes, Known] = {}
         """Those without a token."""
         self.by_digest: dict[bytes, Known] = {}
         """Those with one."""
         self._salt = secrets.token_bytes(32)
+        self._has_keys = has_keys
         self._policy = policy
         self._body_bytes_max = body_bytes_max
 
-    def forget(self) -> None:
+    def forget(self, *, has_keys: bool) -> None:
         """The keys are others."""
+        self._has_keys = has_keys
         self.by_bytes.clear()
         self.by_digest.clear()
 
@@ -68,19 +69,16 @@ class Heads:
         """What a head with a token is kept by."""
         return hashlib.blake2b(raw, digest_size=16, key=self._salt).digest()
 
-    def remember(self, raw: bytes, head: Head, keep_alive: bool, keys: KeyRing) -> None:
-        """Remember a head that was just read, if it may be."""
+    def remember(self, raw: bytes, head: Head, keep_alive: bool, key: Key | None) -> None:
+        """Remember a head that was let through just now, if it may be; `key` is whose token it has."""
         if len(raw) > HEAD_BYTES_MAX or any(name in head.headers for name in _TELLING):
             return
         path, _, query = head.target.partition(b"?")
         match = resolve(head.method, path)
         has_token = _TOKEN in head.headers
-        key = None
-        if has_token and keys.keys:
-            key = keys.find(presented(head.headers[_TOKEN]))
-            if key is None or match.access is not Access.KEY or not match.is_for(key):
-                return
-        known = self._known(head, keep_alive, match, query, key, has_keys=bool(keys.keys))
+        if has_token and self._has_keys and (key is None or match.access is not Access.KEY):
+            return
+        known = self._known(head, keep_alive, match, query, key)
         if known is None:
             return
         remembered = self.by_digest if has_token else self.by_bytes
@@ -88,13 +86,14 @@ class Heads:
             remembered.clear()
         remembered[self.digest(raw) if has_token else raw] = known
 
-    def _known(
-        self, head: Head, keep_alive: bool, match: Match, query: bytes, key: Key | None, *, has_keys: bool
-    ) -> Known | None:
+    def _known(self, head: Head, keep_alive: bool, match: Match, query: bytes, key: Key | None) -> Known | None:
         route = match.route
         if route is None or match.failure is not None or route.token or route.stream:
             return None
-        if browser.judge(self._policy, head.method, head.headers, public=False, has_keys=has_keys) != browser.PLAIN:
+        if (
+            browser.judge(self._policy, head.method, head.headers, public=False, has_keys=self._has_keys)
+            != browser.PLAIN
+        ):
             return None
         declared, media = head.declared, head.headers.get(b"content-type")
         if declared is None or declared > self._body_bytes_max:

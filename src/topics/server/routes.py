@@ -187,10 +187,6 @@ class Match(NamedTuple):
         """Whether it is answered before recovery is complete and while draining."""
         return self.route is not None and self.route.early
 
-    def is_for(self, key: Key) -> bool:
-        """Whether a key has the scopes, and the name."""
-        return self.missing_scopes(key) is None and (self.name is None or key.permits(self.name))
-
     def missing_scopes(self, key: Key) -> frozenset[str] | None:
         """What a key lacks; None: nothing."""
         if self.scopes <= key.scopes or any(scopes <= key.scopes for scopes in self.or_scopes):

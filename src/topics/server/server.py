@@ -65,7 +65,7 @@ class Server:
     def use_keys(self, keys: KeyRing) -> None:
         """For requests from now on; streams of keys that are gone end [KEY-4]."""
         self.app.keys = keys
-        self.app.heads.forget()
+        self.app.heads.forget(has_keys=bool(keys.keys))
         self.app.sessions.use_keys(keys)
         self.app.streams.use_keys(keys)
 

@@ -196,11 +196,22 @@ def test_a_follower_in_a_failing_tier_waits_and_the_others_of_its_connection_do_
     assert tap.seqs() == list(range(1, 10))
 
 
+def test_jobs_that_are_in_memory_are_claimed_whatever_the_tier_does() -> None:
+    store = kit.Store("cold")
+    store.put("jobs", type="queue")
+    kit.each(store.engine, 7, name="jobs")
+    store.settle()
+    assert cold_of(store.engine, "jobs") == [True, True, False]
+    store.fail("open", times="always", path="cold/topics")
+    assert [job.data for job in store.engine.claim("jobs", "w", 10).jobs] == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_jobs_in_the_tier_are_claimed_and_those_behind_them_while_it_fails() -> None:
     store = kit.Store("cold")
     store.put("jobs", type="queue")
     kit.each(store.engine, 7, name="jobs")
     store.settle()
+    store.reopen()
     assert cold_of(store.engine, "jobs") == [True, True, False]
     store.fail("open", times="always", path="cold/topics")
     first = store.engine.claim("jobs", "w", 10)

@@ -15,13 +15,13 @@ help: ## list the targets
 run: env-run ## start the server on 127.0.0.1:4000 with ./topics-data
 	@$(BIN)/topics serve
 
-# Tests wait for disks and other processes a good part of their time, which types take: beside them, told at the end.
+# Tests wait for disks and other processes a good part of their time, which types take: beside them, told where they are wrong. So the last line is the tests' own.
 test: lint ## lint, then every test, formats without the kernel too, and types beside them; what CI runs
 	@told=$$(mktemp); status=0; \
 	$(MAKE) --no-print-directory types >"$$told" 2>&1 & beside=$$!; \
 	$(MAKE) --no-print-directory pytest || status=$$?; \
-	wait $$beside || status=$$?; \
-	cat "$$told"; rm -f "$$told"; exit $$status
+	wait $$beside || { status=$$?; cat "$$told"; }; \
+	rm -f "$$told"; exit $$status
 
 check: lint types ## lint, formatting, types, direction of imports; the same of the kernel
 

@@ -379,11 +379,12 @@ class Leases:
 
     def done(self, seqs: Iterable[int]) -> None:
         """Jobs were acked or moved, and are deleted: leases and counters go [ACK-4]."""
+        held, deliveries = self.held, self.deliveries
         for seq in seqs:
-            lease = self.held.get(seq)
+            lease = held.get(seq)
             if lease is not None:
                 self._end(lease)
-            if self.deliveries.pop(seq, None) is not None:
+            if deliveries.pop(seq, None) is not None and (self.delayed or self._reclaim or self._due or self._moving):
                 self._take_out(seq)
 
     def moved(self, seqs: Iterable[int]) -> None:

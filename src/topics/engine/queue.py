@@ -66,6 +66,7 @@ from topics.model import (
     check_u64,
     utf8_bytes,
 )
+from topics.paths import U64_MAX
 from topics.storage.segread import Absent
 from topics.storage.tiers.blocks import NeedsBlocks
 
@@ -91,6 +92,14 @@ def _parse_token(text: object) -> int | None:
     if found is None:
         raise CallerError("lease_ids must hold texts that a claim has given")
     return int(found[1], 16)
+
+
+def _parse_seqs(given: tuple[object, ...]) -> tuple[int, ...]:
+    """Seqs of a call: mostly all of them are."""
+    seqs = cast("tuple[int, ...]", given)
+    if given and {*map(type, given)} == {int} and min(seqs) >= 0 and max(seqs) <= U64_MAX:
+        return seqs
+    return tuple([check_u64(seq, "seqs") for seq in given])
 
 
 def _parse_tokens(texts: tuple[object, ...]) -> tuple[int | None, ...]:
@@ -132,7 +141,7 @@ class Ask(NamedTuple):
         """Check a call in the order of [ACK-1]."""
         if not isinstance(node, str):
             raise CallerError("node must be a string")
-        listed = tuple([check_u64(seq, "seqs") for seq in _listed(seqs, "seqs")])
+        listed = _parse_seqs(tuple(_listed(seqs, "seqs")))
         ids = _parse_tokens(tuple(_listed(() if lease_ids is None else lease_ids, "lease_ids")))
         if not node:
             raise CallerError("node must not be empty")
@@ -149,15 +158,9 @@ def _listed(value: object, what: str) -> Iterable[object]:
     return value
 
 
-class Dealt(NamedTuple):
-    """A job that a pass has given to a claimer."""
-
-    seq: int
-    id: int
-    """Of the lease."""
-    deliveries: int
-    stored: Stored | tuple[bytes, int]
-    """The frame, or the buffer in memory and where in it the frame begins."""
+Dealt = tuple[int, int, int, Stored | tuple[bytes, int]]
+"""A job that a pass has given to a claimer: its seq, the lease's id, how often it was delivered; and its frame, or the
+buffer in memory and where in it the frame begins."""
 
 
 class Hand(NamedTuple):
@@ -832,6 +835,7 @@ class _Pass:
         wants = [one.wants for one in cohort]
         self._left = sum(wants)
         self._turns = turns(wants)
+        self._is_shared = len(cohort) > 1
         self._budget = core.limits.max_read_bytes * len(cohort)
         self._jobs: list[list[Dealt]] = [[] for _ in cohort]
         self._deadlines = [self._now + clamped_ms(one.claim.lease_ms, topic.config.lease_ms) for one in cohort]
@@ -889,15 +893,19 @@ class _Pass:
             by_seq = dict(zip(order, frames, strict=True))
             frames = [by_seq[seq] for seq in seqs]
         for at, (seq, stored) in enumerate(zip(seqs, frames, strict=True)):
-            if isinstance(stored, Absent):
+            if stored.__class__ is tuple:
+                size = frame.data_bytes(*cast("tuple[bytes, int]", stored))
+            elif isinstance(stored, Absent):
                 self._unreadable.append(seq)
-            elif self._budget > 0:
-                self._left -= 1
-                self._budget -= len(stored.data) if isinstance(stored, Stored) else frame.data_bytes(*stored)
-                self._deliver(leases, next(self._turns), seq, stored)
+                continue
             else:
+                size = len(cast("Stored", stored).data)
+            if self._budget <= 0:
                 leases.put_back(seqs[at:])
                 break
+            self._left -= 1
+            self._budget -= size
+            self._deliver(leases, next(self._turns) if self._is_shared else 0, seq, stored)
         return bool(seqs)
 
     def _leave_cold(self, leases: Leases, seqs: list[int]) -> None:
@@ -913,15 +921,16 @@ class _Pass:
     def _deliver(self, leases: Leases, at: int, seq: int, stored: Stored | tuple[bytes, int]) -> None:
         """Lease a job to a claimer [CLM-3]."""
         core, claimer = self._core, self._cohort[at]
-        core.deliveries += 1
-        id = lease_number(core.run, core.deliveries)
-        lease = leases.claim(seq, claimer.claim.node, id, self._deadlines[at], claimer.holder)
+        holder = claimer.holder
+        core.deliveries = number = core.deliveries + 1
+        id = lease_number(core.run, number)
+        lease = leases.claim(seq, claimer.claim.node, id, self._deadlines[at], holder)
         deliveries = leases.deliveries[seq]
         if self._events.kept:
             self._events.add(seq, claimed(lease, deliveries))
-        if claimer.holder is not None:
-            claimer.holder.held[seq] = lease
-        self._jobs[at].append(_dealt((seq, id, deliveries, stored)))
+        if holder is not None:
+            holder.held[seq] = lease
+        self._jobs[at].append((seq, id, deliveries, stored))
 
     def _finish(self) -> None:
         """The next pass may begin; the answers wait until events are synced and moves are decided."""
@@ -960,4 +969,3 @@ class _Pass:
 
 
 _seq_of: Final = itemgetter(0)
-_dealt: Final = cast("Callable[[tuple[int, int, int, Stored | tuple[bytes, int]]], Dealt]", Dealt._make)

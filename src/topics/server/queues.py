@@ -7,7 +7,7 @@ waits for its window ends with its client [COH-5, API-23]. The stream of jobs is
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
@@ -35,6 +35,7 @@ from topics.server.topics import name_of
 
 Seq = Annotated[int, about(bounds=U64)]
 Token = Annotated[str, about(bounds={"pattern": "^(lease_[0-9a-fA-F]+)?$"})]
+_PLAIN: Final = b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d,"deliveries":%d,"data":%b}'
 _DOLLARS: Final = {"seq": "$seq", "ts": "$ts", "tag": "$tag"}
 
 
@@ -203,10 +204,14 @@ def rendered(hand: Hand) -> bytes:
 
 
 def _rendered(seq: int, id: int, deliveries: int, stored: Stored | tuple[bytes, int], deadline: int) -> bytes:
-    if isinstance(stored, Stored):
-        ts, tag, kept = stored.ts, stored.tag, stored.data
+    if stored.__class__ is tuple:
+        ts, tag, kept = frame.payload(*cast("tuple[bytes, int]", stored))
+        if tag is None and b',"m":{' not in kept:
+            # Nothing but a payload, as most jobs are.
+            return _PLAIN % (seq, id, deadline, ts, deliveries, kept[envelope.PLAIN_BYTES - 1 : -1])
     else:
-        ts, tag, kept = frame.payload(*stored)
+        found = cast("Stored", stored)
+        ts, tag, kept = found.ts, found.tag, found.data
     data, meta = envelope.parts(kept)
     return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b}' % (
         seq, id, deadline, ts, b"" if tag is None else b',"$tag":%b' % wire.encode(tag.decode()), deliveries,

@@ -171,9 +171,11 @@ class Hand(NamedTuple):
 
     def jobs(self) -> list[Job]:
         """For everybody."""
-        return [self._job(*one) for one in self.dealt]
+        return [self.job(one) for one in self.dealt]
 
-    def _job(self, seq: int, id: int, deliveries: int, found: Stored | tuple[bytes, int]) -> Job:
+    def job(self, dealt: Dealt) -> Job:
+        """One of them."""
+        seq, id, deliveries, found = dealt
         stored = found if isinstance(found, Stored) else frame.fields(*found)
         data, meta = envelope.parts(stored.data)
         return Job(

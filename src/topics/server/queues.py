@@ -13,8 +13,7 @@ import msgspec
 
 from topics.codec import envelope, frame
 from topics.engine import queue
-from topics.engine.index import Stored
-from topics.engine.queue import Ask, Claim, Hand
+from topics.engine.queue import Ask, Claim, Dealt, Hand
 from topics.errors import BatchTooLarge
 from topics.model import (
     AckResult,
@@ -199,24 +198,18 @@ def claim(exchange: Exchange) -> None:
 
 
 def rendered(hand: Hand) -> bytes:
-    """Claimed jobs, one behind the other [CLM-6]; those in memory straight from their frames."""
-    return b",".join([_rendered(*one, hand.deadline) for one in hand.dealt])
+    """Claimed jobs, one behind the other [CLM-6]."""
+    return b",".join([_in_memory(one, hand.deadline) or b"{%b}" % members(hand.job(one)) for one in hand.dealt])
 
 
-def _rendered(seq: int, id: int, deliveries: int, stored: Stored | tuple[bytes, int], deadline: int) -> bytes:
-    if stored.__class__ is tuple:
-        ts, tag, kept = frame.payload(*cast("tuple[bytes, int]", stored))
-        if tag is None and b',"m":{' not in kept:
-            # Nothing but a payload, as most jobs are.
-            return _PLAIN % (seq, id, deadline, ts, deliveries, kept[envelope.PLAIN_BYTES - 1 : -1])
-    else:
-        found = cast("Stored", stored)
-        ts, tag, kept = found.ts, found.tag, found.data
+def _in_memory(dealt: Dealt, deadline: int) -> bytes | None:
+    """A job straight from its frame, where that is in memory and holds nothing but a payload, as most do."""
+    seq, id, deliveries, stored = dealt
+    if stored.__class__ is not tuple:
+        return None
+    ts, tag, kept = frame.payload(*cast("tuple[bytes, int]", stored))
     data, meta = envelope.parts(kept)
-    return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b}' % (
-        seq, id, deadline, ts, b"" if tag is None else b',"$tag":%b' % wire.encode(tag.decode()), deliveries,
-        data, b"" if meta is None else b',"meta":%b' % meta,
-    )  # fmt: skip
+    return _PLAIN % (seq, id, deadline, ts, deliveries, data) if tag is None and meta is None else None
 
 
 def members(job: Job) -> bytes:

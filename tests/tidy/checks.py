@@ -105,6 +105,17 @@ def sleeps(source: str, where: str) -> list[str]:
     return found
 
 
+def shapes_decoded_on_the_fly(source: str, where: str) -> list[str]:
+    """Shapes that are first looked at when they are decoded, perhaps by two threads at once, which ends the process."""
+    return [
+        _finding(where, node, f"{ast.unparse(node.func)} with a type; make a decoder on import")
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("msgspec.json.decode", "msgspec.msgpack.decode", "msgspec.convert")
+        and (ast.unparse(node.func) == "msgspec.convert" or any(one.arg == "type" for one in node.keywords))
+    ]
+
+
 def engine_imports_in_spark(source: str, where: str) -> list[str]:
     """Only the sink and the jobs may drive an engine; the rest of `spark` reads files."""
     inside = PurePosixPath(where).parts

@@ -82,6 +82,23 @@ def test_a_sleep_is_found(source: str, count: int) -> None:
     assert len(checks.sleeps(source, "x.py")) == count
 
 
+def test_shapes_are_known_before_threads_decode_them() -> None:
+    assert over_files(checks.shapes_decoded_on_the_fly, checks.python_files("src/topics")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("msgspec.json.decode(raw, type=Page)", 1),
+        ("msgspec.convert(value, Page)", 1),
+        ("msgspec.json.decode(raw)", 0),
+        ("PAGE = msgspec.json.Decoder(Page)", 0),
+    ],
+)
+def test_a_shape_decoded_on_the_fly_is_found(source: str, count: int) -> None:
+    assert len(checks.shapes_decoded_on_the_fly(source, "a.py")) == count
+
+
 def test_only_sink_and_jobs_of_spark_import_the_engine() -> None:
     assert over_files(checks.engine_imports_in_spark, checks.python_files("src/topics/spark")) == []
     bad = "from topics.engine import Engine\n"

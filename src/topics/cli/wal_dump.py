@@ -20,7 +20,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 Start = tuple[str, int, int]
 """Group, segment and offset."""
 
+_RAW: Final = msgspec.json.Decoder(msgspec.Raw)
 _SHOWN_MAX = 100
 """Characters of a value, for people."""
 
@@ -285,7 +286,7 @@ def _is_one_json_line(data: bytes) -> bool:
     if min(data, default=0) < 0x20:
         return False
     try:
-        msgspec.json.decode(data, type=msgspec.Raw)
+        _RAW.decode(data)
         data.decode()
     except (ValueError, RecursionError):
         return False

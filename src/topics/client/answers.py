@@ -8,34 +8,44 @@ from __future__ import annotations
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.json import Decoder
 
 from topics.codec.rendered import Rendered, records
 from topics.errors import Unreachable
 from topics.model import (
+    AbortResult,
+    AckResult,
     AppendResult,
+    Checkpointed,
     ClaimResult,
+    CommitResult,
     DelayedJob,
+    DeleteResult,
+    ExtendResult,
     Gap,
     Guarantee,
     HeldLease,
     Job,
     LeasePage,
+    NackResult,
     ReadResult,
     RouterConfig,
     RouterState,
     Selector,
+    StageResult,
     TopicConfig,
     TopicState,
+    WriterState,
 )
 
 T = TypeVar("T")
 _DOLLARS: Final = {"seq": "$seq", "ts": "$ts", "node": "$node", "tag": "$tag"}
 
 
-def decoded(body: bytes, kind: type[T]) -> T:
-    """A body of a known shape."""
+def decoded(body: bytes, decoder: Decoder[T]) -> T:
+    """A body of a known shape. Decoders are made on import: the first use of a shape is not safe on two threads."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Unreachable(f"what answers there is no topics server: {error}") from None
 
@@ -54,9 +64,12 @@ class _Written(msgspec.Struct):
     performance: _WriteTiming = _WriteTiming()
 
 
+_WRITTEN: Final = Decoder(_Written)
+
+
 def written(body: bytes) -> AppendResult:
     """The answer to a write [WR-3]."""
-    told = decoded(body, _Written)
+    told = decoded(body, _WRITTEN)
     return AppendResult(
         told.first_seq, told.last_seq, told.head_seq, told.count, told.created, told.deduped,
         told.performance.throttle_wait_ms,
@@ -77,9 +90,12 @@ class _Page(msgspec.Struct):
     performance: _ReadTiming = _ReadTiming()
 
 
+_PAGE: Final = Decoder(_Page)
+
+
 def page(body: bytes) -> ReadResult:
     """The answer to a read [DIF-2]."""
-    told = decoded(body, _Page)
+    told = decoded(body, _PAGE)
     return ReadResult(
         records(told.records), told.next_from_seq, told.head_seq, told.earliest_seq, told.tombstone,
         told.performance.records_scanned, told.performance.cold_segments_read,
@@ -90,9 +106,12 @@ class _Config(msgspec.Struct):
     config: dict[str, Any]
 
 
+_CONFIG: Final = Decoder(_Config)
+
+
 def config(body: bytes) -> TopicConfig:
     """The configuration in an answer."""
-    return TopicConfig.parse(decoded(body, _Config).config)
+    return TopicConfig.parse(decoded(body, _CONFIG).config)
 
 
 class _State(msgspec.Struct):
@@ -109,9 +128,12 @@ class _State(msgspec.Struct):
     queue: dict[str, Any] | None = None
 
 
+_STATE: Final = Decoder(_State)
+
+
 def state(body: bytes) -> TopicState:
     """A topic at one instant [TOP-6]."""
-    told = msgspec.structs.asdict(decoded(body, _State))
+    told = msgspec.structs.asdict(decoded(body, _STATE))
     return TopicState(**{**told, "config": TopicConfig.parse(told["config"])})
 
 
@@ -142,9 +164,12 @@ class _Claimed(msgspec.Struct):
     ready: int
 
 
+_CLAIMED: Final = Decoder(_Claimed)
+
+
 def claimed(body: bytes) -> ClaimResult:
     """The answer to a claim [CLM-5]."""
-    told = decoded(body, _Claimed)
+    told = decoded(body, _CLAIMED)
     return ClaimResult([_job(one) for one in told.claimed], told.ready)
 
 
@@ -225,3 +250,20 @@ class Flag(msgspec.Struct):
     """Whether there was something to delete."""
 
     deleted: bool
+
+
+MEMBERS: Final = Decoder(dict[str, Any])
+NAMES: Final = Decoder(Names)
+LEASES: Final = Decoder(Leases)
+ROUTER: Final = Decoder(RouterTold)
+ROUTERS: Final = Decoder(RouterPage)
+FLAG: Final = Decoder(Flag)
+CHECKPOINTED: Final = Decoder(Checkpointed)
+DELETED: Final = Decoder(DeleteResult)
+ACKED: Final = Decoder(AckResult)
+NACKED: Final = Decoder(NackResult)
+EXTENDED: Final = Decoder(ExtendResult)
+STAGED: Final = Decoder(StageResult)
+COMMITTED: Final = Decoder(CommitResult)
+ABORTED: Final = Decoder(AbortResult)
+WRITER: Final = Decoder(WriterState)

@@ -79,7 +79,7 @@ def cursors_of(id: str) -> dict[str, int]:
     """Where each topic stands behind a frame [RSM-1]; nothing if it does not say."""
     try:
         raw = base64.b64decode(id + "=" * (-len(id) % 4), altchars=b"-_", validate=True)
-        return msgspec.json.decode(raw, type=dict[str, int])
+        return _CURSORS.decode(raw)
     except (binascii.Error, ValueError):
         return {}
 
@@ -96,6 +96,11 @@ class _Session(msgspec.Struct):
 class _Error(msgspec.Struct):
     code: str | int
     message: str = ""
+
+
+_SESSION: Final = msgspec.json.Decoder(_Session)
+_ERROR: Final = msgspec.json.Decoder(_Error)
+_CURSORS: Final = msgspec.json.Decoder(dict[str, int])
 
 
 class Watching:
@@ -197,7 +202,7 @@ class Watching:
         wanted = {name: self._start(name) for name in sorted(self._left)}
         path = "/v0/watch" if first else "/v0/watch?lenient=true"
         request = Request("POST", path, body.encoded({"topics": wanted, **self._asked}))
-        told = answers.decoded((yield from self._protocol.ask(request)), _Session)
+        told = answers.decoded((yield from self._protocol.ask(request)), _SESSION)
         self._wid = told.wid
         for name in wanted.keys() - told.topics.keys():
             if first:
@@ -248,7 +253,7 @@ class Watching:
     def _take_error(self, frame: Frame) -> None:
         """What the server says before it ends a stream [FRM-9]."""
         try:
-            code = msgspec.json.decode(frame.data, type=_Error).code
+            code = _ERROR.decode(frame.data).code
         except ValueError:
             return
         if code == "server_shutting_down":

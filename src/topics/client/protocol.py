@@ -158,7 +158,7 @@ class Protocol:
         sent = None if told is None else body.encoded(told)
         where = path + body.query(query or {})
         request = Request(method, where, sent, (("accept", "application/json"),), again, answer_s)
-        return answers.decoded((yield from self.ask(request)), dict[str, Any])
+        return answers.decoded((yield from self.ask(request)), answers.MEMBERS)
 
     # -- topics ------------------------------------------------------------------------------------------------------
 
@@ -173,15 +173,15 @@ class Protocol:
     def topics(self, prefix: str, cursor: str | None) -> Call[answers.Names]:
         """One page of names."""
         query = body.query({"prefix": prefix or None, "page_size": PAGE_SIZE, "cursor": cursor})
-        return answers.decoded((yield from self._get("/v0/topics" + query)), answers.Names)
+        return answers.decoded((yield from self._get("/v0/topics" + query)), answers.NAMES)
 
     def drop(self, name: str) -> Call[bool]:
         told = yield from self.ask(Request("DELETE", body.topic_path(name)))
-        return answers.decoded(told, answers.Flag).deleted
+        return answers.decoded(told, answers.FLAG).deleted
 
     def checkpoint(self) -> Call[Checkpointed]:
         told = yield from self.ask(Request("POST", "/v0/checkpoint", answer_s=LONG_S))
-        return answers.decoded(told, Checkpointed)
+        return answers.decoded(told, answers.CHECKPOINTED)
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Protocol:
         # By tag alone it takes what exists when it arrives: later on, that may be more than was meant.
         again = dry_run or match is None or before_seq is not None
         path = body.topic_path(name) + "/delete"
-        return answers.decoded((yield from self._post(path, told, repeatable=again)), DeleteResult)
+        return answers.decoded((yield from self._post(path, told, repeatable=again)), answers.DELETED)
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -261,19 +261,19 @@ class Protocol:
 
     def ack(self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = ()) -> Call[AckResult]:
         told = yield from self._leased(name, "ack", node, seqs, lease_ids)
-        return answers.decoded(told, AckResult)
+        return answers.decoded(told, answers.ACKED)
 
     def nack(
         self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, delay_ms: int = 0
     ) -> Call[NackResult]:
         told = yield from self._leased(name, "nack", node, seqs, lease_ids, delay_ms=delay_ms)
-        return answers.decoded(told, NackResult)
+        return answers.decoded(told, answers.NACKED)
 
     def extend(
         self, name: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] = (), *, lease_ms: int
     ) -> Call[ExtendResult]:
         told = yield from self._leased(name, "extend", node, seqs, lease_ids, lease_ms=lease_ms)
-        return answers.decoded(told, ExtendResult)
+        return answers.decoded(told, answers.EXTENDED)
 
     def _leased(
         self, name: str, verb: str, node: str, seqs: Iterable[int], lease_ids: Iterable[str] | None, **more: object
@@ -288,7 +288,7 @@ class Protocol:
         found = answers.Leases([], [])
         while True:
             told = yield from self._get(path + body.query({"page_size": PAGE_SIZE, "cursor": cursor}))
-            one = answers.decoded(told, answers.Leases)
+            one = answers.decoded(told, answers.LEASES)
             found.leases += one.leases
             found.delayed += one.delayed
             cursor = one.next_cursor
@@ -300,14 +300,14 @@ class Protocol:
     def route(self, name: str, config: Mapping[str, object]) -> Call[RouterState]:
         path = body.router_path(name)
         given = dict(config)
-        told = answers.decoded((yield from self.ask(Request("PUT", path, body.encoded(given)))), answers.RouterTold)
+        told = answers.decoded((yield from self.ask(Request("PUT", path, body.encoded(given)))), answers.ROUTER)
         entry = yield from self._entry(name)
         state = told.state(entry or answers.RouterEntry(name, 0, 0, 0))
         asked = RouterConfig.parse(given)
         return state._replace(config=_with_create(state.config, asked.create_dest))
 
     def router(self, name: str) -> Call[RouterState]:
-        told = answers.decoded((yield from self._get(body.router_path(name))), answers.RouterTold)
+        told = answers.decoded((yield from self._get(body.router_path(name))), answers.ROUTER)
         entry = yield from self._entry(name)
         if entry is None:
             raise RouterNotFound(name)
@@ -316,7 +316,7 @@ class Protocol:
     def _entry(self, name: str) -> Call[answers.RouterEntry | None]:
         """How far a router is; its name is the first of those that begin with it."""
         query = body.query({"prefix": name, "page_size": 1})
-        found = answers.decoded((yield from self._get("/v0/routers" + query)), answers.RouterPage).routers
+        found = answers.decoded((yield from self._get("/v0/routers" + query)), answers.ROUTERS).routers
         return found[0] if found and found[0].router == name else None
 
     def routers(
@@ -328,20 +328,20 @@ class Protocol:
         while True:
             asked = {"prefix": prefix or None, "source": source, "dest": dest, "page_size": PAGE_SIZE, "cursor": cursor}
             told = yield from self._get("/v0/routers" + body.query(asked))
-            page = answers.decoded(told, answers.RouterPage)
+            page = answers.decoded(told, answers.ROUTERS)
             for entry in page.routers:
                 try:
                     told = yield from self._get(body.router_path(entry.router))
                 except RouterNotFound:
                     continue  # deleted since
-                found.append(answers.decoded(told, answers.RouterTold).state(entry))
+                found.append(answers.decoded(told, answers.ROUTER).state(entry))
             cursor = page.next_cursor
             if cursor is None:
                 return found
 
     def unroute(self, name: str) -> Call[bool]:
         told = yield from self.ask(Request("DELETE", body.router_path(name)))
-        return answers.decoded(told, answers.Flag).deleted
+        return answers.decoded(told, answers.FLAG).deleted
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class Protocol:
         told: dict[str, Any] = {"id": id, "version": version, "part": part, "chunk": chunk}
         told |= {"records": body.rows(records), "node": node}
         path = body.topic_path(topic, creates=True) + "/stage"
-        return answers.decoded((yield from self._post(path, told)), StageResult)
+        return answers.decoded((yield from self._post(path, told)), answers.STAGED)
 
     def commit_staged(
         self,
@@ -374,14 +374,14 @@ class Protocol:
         named = [one if isinstance(one, Mapping) else dict(zip(_PART, one, strict=False)) for one in parts]
         told = {"id": id, "version": version, "parts": named, "create": create, "config": config, "attach": attach}
         answer = yield from self._post("/v0/txn/commit", told, answer_s=LONG_S)
-        return answers.decoded(answer, CommitResult)
+        return answers.decoded(answer, answers.COMMITTED)
 
     def abort_staged(self, id: str, version: int) -> Call[AbortResult]:
         told = yield from self._post("/v0/txn/abort", {"id": id, "version": version})
-        return answers.decoded(told, AbortResult)
+        return answers.decoded(told, answers.ABORTED)
 
     def writer(self, id: str) -> Call[WriterState]:
-        return answers.decoded((yield from self._get(body.writer_path(id))), WriterState)
+        return answers.decoded((yield from self._get(body.writer_path(id))), answers.WRITER)
 
 
 _PART: Final = ("part", "chunks", "records")

@@ -36,6 +36,10 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
 
 
+_ORDER: Final = msgspec.msgpack.Decoder(_Order)
+_ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
+
+
 class Stamper:
     """One run of stamping, for all topics of a commit."""
 
@@ -76,7 +80,7 @@ class Stamper:
         try:
             helper.send(msgspec.msgpack.encode(order))
             for message in helper.answers():
-                answer = msgspec.msgpack.decode(message, type=_Answer)
+                answer = _ANSWER.decode(message)
                 self.done_bytes = max(self.done_bytes, answer.done_bytes)
         finally:
             with self._lock:
@@ -96,7 +100,7 @@ def main() -> None:
 
 
 def _work(message: bytes, send: process.Send) -> None:
-    order = msgspec.msgpack.decode(message, type=_Order)
+    order = _ORDER.decode(message)
     fs = OsFs()
     fs.root = order.root
     done = 0

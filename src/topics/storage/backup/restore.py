@@ -12,7 +12,7 @@ Killed anywhere it can be run again, and only then is the store to be had. One t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -48,6 +48,9 @@ class _Marker(msgspec.Struct, frozen=True):
     snapshot: int
     of: str
     store: str
+
+
+_MARKER: Final = msgspec.json.Decoder(_Marker)
 
 
 def restore(fs: Fs, depot: Depot, dir: str, copied: Callable[[int], None] = lambda size: None) -> Restored:
@@ -98,7 +101,7 @@ def _marker(fs: Fs, dir: str) -> _Marker | None:
         return None
     file = fs.open(path, "r")
     try:
-        return msgspec.json.decode(pread_exact(file, file.size(), 0), type=_Marker)
+        return _MARKER.decode(pread_exact(file, file.size(), 0))
     except msgspec.MsgspecError as error:
         raise TargetNotEmpty(f"{path} cannot be read: {error}; remove the directory first") from error
     finally:

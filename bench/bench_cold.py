@@ -78,7 +78,7 @@ async def _written(dir: Path, writes: int, *, reads: bool) -> Sample:
         wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
         stopping.set()
         pages = await asyncio.gather(*readers)
-        watch.close()
+        await watch.leave()
     cold = sum(map(_checked, pages))
     live = {f"live_{name}": value for name, value in percentiles_us(watch.latencies).items()}
     return Sample(writes, wall_s, cpu_s, {**percentiles_us(took), **live, "cold_records": float(cold)})

@@ -95,7 +95,7 @@ async def _watched(dir: Path, durability: str, count: int, writes: int) -> Sampl
         await paced(write, writes)
         wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
         waited_ms, times = (now - then for now, then in zip(await _scheduled(one), before, strict=True))
-        watch.close()
+        await watch.leave()
     told = percentiles_us(watch.latencies)
     sync = _raw_syncs(dir / "raw", writes // 5) if durability == "fsync" else {"p50_us": 0.0, "p99_us": 0.0}
     extra = {f"p{p}_ms": max(told[f"p{p}_us"] - sync[f"p{p}_us"], 0.0) / 1e3 for p in (50, 99)}

@@ -80,7 +80,7 @@ async def _frames(target: served.Target, writers: int, count: int) -> tuple[int,
     while (records := stream.keep.count(b'"$seq":')) < count // writers * writers:
         await asyncio.sleep(0.01)
     batches = served.counters(target)["batches"] - before
-    watch.close()
+    await watch.leave()
     for each in (one, *crowd):
         each.transport.abort()
     await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def _watched(dir: Path, count: int, writes: int, open: Open) -> Sample:
         watch = await open(target, one, count)
         size = await frame_size(watch, one, request)
         sample = await _run(target, watch, size, writes, lambda: one.write(request), _one_by_one)
-        watch.close()
+        await watch.leave()
         return sample._replace(cpu_s=max(sample.cpu_s - alone_s, 1e-9))
 
 
@@ -150,7 +150,7 @@ async def spread(count: int, writes: int, size: int, pace: Pace) -> Sample:
             transport.write(frame)
 
         sample = await _run(target, watch, size, writes, write, pace)
-        watch.close()
+        await watch.leave()
         transport.close()
         return sample
 

@@ -73,7 +73,7 @@ async def _watched(dir: Path, writes: int, *, stalled: bool) -> Sample:
         await paced(write, writes)
         wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
         grown = (_resident_kib(target.pid) - before) / writes
-        watch.close()
+        await watch.leave()
     return Sample(writes * WATCHERS, wall_s, cpu_s, {**percentiles_us(watch.latencies), "grown_kib": grown})
 
 

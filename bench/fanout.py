@@ -106,11 +106,13 @@ class Watch:
         if not self._closing and self._all is not None and not self._all.done():
             self._all.set_exception(ConnectionResetError("a watcher was closed"))
 
-    def close(self) -> None:
-        """Leave."""
+    async def leave(self) -> None:
+        """End all of them, before the loop is left: a server that drains waits for those that do not go."""
         self._closing = True
         for one in self.watchers:
             one.transport.abort()
+        for _ in range(3):
+            await asyncio.sleep(0)
 
 
 class Writer(asyncio.Protocol):

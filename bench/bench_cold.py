@@ -3,7 +3,7 @@
 Measured: 200 writes a second of 1 KiB, class `fsync`, and 20 SSE streams at the head; the time from sending a write to
 its answer, and to receiving the whole frame. First alone, then beside eight readers that page through another topic
 whose segments are all in a cold tier where each ranged read takes 100 ms, without a cache: four of them are under way
-all the time. Both p99 may be 1.15 times those of the writes alone.
+all the time. The readers are a process of their own. Both p99 may be 1.15 times those of the writes alone.
 
 Checked: every page of the old topic is whole, in order and was fetched from the tier; every watcher receives every
 frame. Not measured: a tier over a network, moving segments meanwhile.
@@ -14,7 +14,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +75,13 @@ async def _written(dir: Path, writes: int, *, reads: bool) -> Sample:
             took.append(time.perf_counter_ns() - began_ns)
             await done
 
-        stopping = asyncio.Event()
-        readers = [asyncio.create_task(_read(target, number, stopping)) for number in range(READERS if reads else 0)]
-        cpu_s, began = served.cpu_of(target.pid), time.perf_counter()
-        await paced(write, writes)
-        wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
-        stopping.set()
-        pages = await asyncio.gather(*readers)
+        with _readers(target.port) if reads else nullcontext([0]) as cold:
+            cpu_s, began = served.cpu_of(target.pid), time.perf_counter()
+            await paced(write, writes)
+            wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
         await watch.leave()
-    cold = sum(map(_checked, pages))
     live = {f"live_{name}": value for name, value in percentiles_us(watch.latencies).items()}
-    return Sample(writes, wall_s, cpu_s, {**percentiles_us(took), **live, "cold_records": float(cold)})
+    return Sample(writes, wall_s, cpu_s, {**percentiles_us(took), **live, "cold_records": float(cold[0])})
 
 
 async def _fill(one: fanout.Writer) -> None:
@@ -95,6 +95,29 @@ async def _fill(one: fanout.Writer) -> None:
         if sum(found["tier"] == "cold" for found in plan["segments"]) >= RECORDS // PAGE - 1:
             return
         await asyncio.sleep(0.2)
+
+
+@contextmanager
+def _readers(port: int) -> Iterator[list[int]]:
+    """All of them, in a process of their own: a page that is taken there keeps nobody here from taking an answer."""
+    command = [sys.executable, "-m", "bench.bench_cold", str(port)]
+    cold: list[int] = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "reading\n", "the readers did not start; they say why above"
+        yield cold
+        cold.append(int(child.communicate()[0]))
+    assert child.returncode == 0
+
+
+async def _read_all(port: int) -> None:
+    """In that process: read until nobody listens any more, then look at what came."""
+    target, stopping, loop = served.Target(port, 0), asyncio.Event(), asyncio.get_running_loop()
+    readers = [asyncio.create_task(_read(target, number, stopping)) for number in range(READERS)]
+    print("reading", flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    stopping.set()
+    print(sum(map(_checked, await asyncio.gather(*readers))), flush=True)
 
 
 async def _read(target: served.Target, number: int, stopping: asyncio.Event) -> list[bytes]:
@@ -122,3 +145,7 @@ def _checked(answers: list[bytes]) -> int:
 
 def _json(answer: bytes) -> Any:
     return json.loads(answer[answer.index(b"\r\n\r\n") :])
+
+
+if __name__ == "__main__":
+    uvloop.run(_read_all(int(sys.argv[1])))

@@ -22,14 +22,14 @@ from topics.codec.project import Projection
 from topics.codec.segment import DELETED, LOST, DataFrame, ovh
 from topics.engine import forward, priority, queue, retention
 from topics.engine.core import Core, Outcome, guarded
-from topics.engine.index import Run, Stored
+from topics.engine.index import CHUNK, Run, Stored
 from topics.engine.topic import Topic
 from topics.errors import CallerError, TopicNotFound
 from topics.model import Gap, GapReason, Limits, ReadResult, Record, TopicState, check_u32, check_u64, utf8_bytes
 from topics.storage.descriptor import Segment
 from topics.storage.segread import Absent
 from topics.storage.tail import DeadRun
-from topics.storage.tiers.blocks import BLOCKS_PER_CALL, ColdRead, NeedsBlocks, Place, Wanted, blocks_of
+from topics.storage.tiers.blocks import BLOCKS_PER_CALL, ColdRead, NeedsBlocks, Place, Wanted, blocks_of, blocks_of_all
 
 Kinds = npt.NDArray[np.int64]
 """What each entry is, see `_kinds`."""
@@ -322,17 +322,16 @@ class _Walk:
             if isinstance(piece, DeadRun):
                 continue
             source = piece.source
-            if not isinstance(source, Segment) or not source.cold or left <= 0 or budget <= 0:
+            if not isinstance(source, Segment) or not source.cold:
                 break
             chosen = piece.entries[_kinds(piece) == _LIVE][:left]
             sizes = chosen["len"].astype(np.int64)
             chosen = chosen[: int(np.searchsorted(sizes.cumsum(), budget)) + 1]
             left, budget = left - len(chosen), budget - int(sizes.sum())
-            spans = zip(chosen["offset"].tolist(), chosen["len"].tolist(), strict=True)
-            numbers = dict.fromkeys(n for offset, size in spans for n in blocks_of(offset, size))
             place = Place(self._topic.id, source.first, source.generation)
+            numbers = blocks_of_all(chosen["offset"], chosen["len"])
             wanted.update(dict.fromkeys(self._cold.missing(place, source.data_len, numbers)))
-            if len(wanted) >= BLOCKS_PER_CALL:
+            if len(wanted) >= BLOCKS_PER_CALL or left <= 0 or budget <= 0:
                 break
         return list(wanted)[: max(BLOCKS_PER_CALL, len(needed))]
 
@@ -386,7 +385,7 @@ class _Walk:
                 self.cursor = run.first + behind - 1
                 at = behind
                 continue
-            chosen: Sequence[int] = self._choose(kinds, sizes, at)
+            chosen = self._choose(kinds, sizes, at)
             if isinstance(run.source, Segment) and run.source.cold:
                 chosen = _few_blocks(run, chosen)
             taken = self._take_run(run, chosen, sizes)
@@ -485,6 +484,8 @@ class _Walk:
 
 
 _LIVE: Final = -1
+_ALL_LIVE: Final = np.full(CHUNK, _LIVE)
+_ALL_LIVE.flags.writeable = False
 _STORED: Final = frozenset({Frame, DataFrame})
 
 
@@ -497,16 +498,22 @@ def _first(wrong: npt.NDArray[np.bool_]) -> int:
 def _kinds(run: Run) -> Kinds:
     """What each entry is: live, 0 silently gone, or the reason of a hole."""
     flags = run.entries["flags"]
+    dead = flags & np.uint8(DELETED | LOST)
+    if not dead.any():
+        return _ALL_LIVE[: len(flags)] if len(flags) <= CHUNK else np.full(len(flags), _LIVE)
     kinds = np.where(flags & np.uint8(LOST) != 0, ovh(run.entries).astype(np.int64), 0)
-    kinds[flags & np.uint8(DELETED | LOST) == 0] = _LIVE
+    kinds[dead == 0] = _LIVE
     return kinds
 
 
-def _few_blocks(run: Run, chosen: Sequence[int]) -> Sequence[int]:
+def _few_blocks(run: Run, chosen: range) -> range:
     """As many of these positions as a call's share of blocks holds; at least one."""
-    offsets, sizes = run.entries["offset"][chosen].tolist(), run.entries["len"][chosen].tolist()
+    entries = run.entries[chosen.start : chosen.stop]
+    offsets, sizes = entries["offset"], entries["len"]
+    if len(blocks_of_all(offsets, sizes)) <= BLOCKS_PER_CALL:
+        return chosen
     blocks: set[int] = set()
-    for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+    for number, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
         blocks.update(blocks_of(offset, size))
         if len(blocks) > BLOCKS_PER_CALL and number:
             return chosen[:number]

@@ -14,6 +14,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from topics.storage.tiers.store import RangeOutOfBounds, SegmentId, SegmentStore
 
 BLOCK_BYTES = 256 << 10
@@ -161,6 +164,19 @@ def _wanted(place: Place, data_len: int, number: int) -> Wanted:
 def blocks_of(offset: int, length: int) -> range:
     """The numbers of the blocks that hold a range."""
     return range(offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES))
+
+
+def blocks_of_all(offsets: npt.NDArray[np.unsignedinteger], sizes: npt.NDArray[np.unsignedinteger]) -> Sequence[int]:
+    """The numbers of the blocks that hold frames, ascending; usually they lie behind each other."""
+    if not len(offsets):
+        return ()
+    starts = offsets.astype(np.int64)
+    ends = starts + sizes
+    gaps = starts[1:] - ends[:-1]
+    if not len(gaps) or (gaps.min() >= 0 and gaps.max() < BLOCK_BYTES):
+        return range(int(starts[0]) // BLOCK_BYTES, -(-int(ends[-1]) // BLOCK_BYTES))
+    spans = zip(starts.tolist(), sizes.tolist(), strict=True)
+    return sorted({number for offset, size in spans for number in blocks_of(offset, size)})
 
 
 def fetch_block(store: SegmentStore, wanted: Wanted) -> bytes:

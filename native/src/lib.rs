@@ -3,6 +3,8 @@
 //! The specification is the Python of `topics.codec`. Whatever is not plainly right is declined (`None`), and the twin
 //! decides about it: a limit, an error code or its words exist in Python only.
 
+#[cfg(feature = "python")]
+mod alone;
 pub mod answer;
 pub mod data;
 pub mod frame;

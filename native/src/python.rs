@@ -2,6 +2,7 @@
 //!
 //! From `ALONE_BYTES` on a call lets go of the interpreter while it works.
 
+use crate::alone::alone;
 use crate::answer;
 use crate::data::{self, Made};
 use crate::frame::{self, Checked, Head, Out, FRAME_BYTES, FRAME_LEN_MAX, HAS_NODE, HAS_TAG, MORE};
@@ -25,7 +26,7 @@ const ALONE_RECORD: usize = 160;
 /// Work on so many bytes, without the interpreter if they are many.
 fn work<T: Send>(py: Python<'_>, bytes: usize, call: impl FnOnce() -> T + Send) -> T {
     if bytes >= ALONE_BYTES {
-        py.detach(call)
+        alone(py, call)
     } else {
         call()
     }
@@ -273,10 +274,11 @@ fn scan_chunks(
 ) -> PyResult<Option<Written>> {
     let limits = limits_of(limits)?;
     let pieces: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.as_bytes()).collect();
-    Ok(py.detach(|| {
+    let found = alone(py, || {
         let body = pieces.concat();
-        write::scan(&body, &limits).map(|found| Written { body: Body::Joined(body), found })
-    }))
+        write::scan(&body, &limits).map(|found| (body, found))
+    });
+    Ok(found.map(|(body, found)| Written { body: Body::Joined(body), found }))
 }
 
 type Uploaded<'py> = (Bound<'py, PyList>, usize, usize, Bound<'py, PyBytes>);

@@ -7,6 +7,8 @@ import importlib
 import inspect
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +287,31 @@ def test_the_stubs_are_those_of_the_module() -> None:
     members = {node.name for node in written.body if isinstance(node, ast.FunctionDef)}
     assert members == {name for name in vars(module.Written) if not name.startswith("_")}
     assert members == {name for name in vars(kernel.Written) if not name.startswith("_")}
+
+
+AT_WORK = """
+import threading
+import topics_kernel
+
+frames = topics_kernel.frame_values([(None, None, b"{}" * 40)] * 4000, 1, 1, 1, 0, False)
+begun = threading.Barrier(4)
+
+
+def work():
+    topics_kernel.verify(frames, 0, len(frames))
+    begun.wait()
+    while True:
+        topics_kernel.verify(frames, 0, len(frames))
+
+
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+@needs_native
+def test_a_process_ends_as_it_should_while_threads_work_without_the_interpreter() -> None:
+    """13 §6: nobody waits for daemon threads, and what they are in the middle of must not take the process along."""
+    done = subprocess.run([sys.executable, "-c", AT_WORK], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

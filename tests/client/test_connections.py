@@ -261,6 +261,14 @@ def test_a_closed_client_says_so(kind: str, server: Running) -> None:
                 call()
 
 
+def test_a_connection_that_comes_back_to_a_closed_client_is_ended(server: Running) -> None:
+    """A call that another thread is in the middle of leaves nothing open behind it."""
+    with topics.Client(server.url) as one:
+        connection = one._pool.take()
+    one._pool.give(connection)
+    assert connection._sock.fileno() == -1
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_process_does_not_use_its_parents_connections(server: Running, topic: str) -> None:
     """Two on one connection would read each other's answers, two with one key would lose a write."""
@@ -268,11 +276,13 @@ def test_a_child_process_does_not_use_its_parents_connections(server: Running, t
         one.append(topic, "parent")
         child = os.fork()
         if child == 0:
+            status = 1
             try:
                 one.append(topic, "child")
+                status = 0
             finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
         one.append(topic, "parent")
         assert [record.data for record in one.page(topic).records] == ["parent", "child", "parent"]
 

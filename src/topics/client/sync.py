@@ -125,6 +125,7 @@ class Pool:
         self._tls = tls
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
+        self._is_closed = False
         self._clock = SystemClock()
         self._pid = process_id()
 
@@ -147,18 +148,18 @@ class Pool:
         return Connection(self._address, self._tls)
 
     def give(self, connection: Connection) -> None:
-        """Keep it for the next."""
+        """Keep it for the next, if there may be one."""
         connection.idle_since_ns = self._clock.monotonic_ns()
         with self._lock:
-            if len(self._idle) < KEEP_MAX:
+            if len(self._idle) < KEEP_MAX and not self._is_closed:
                 self._idle.append(connection)
                 return
         connection.close()
 
     def close(self) -> None:
-        """End those that are kept."""
+        """End those that are kept; those that are given back later end then."""
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._is_closed = self._idle, [], True
         for one in idle:
             one.close()
 
@@ -207,6 +208,7 @@ class Client(Surface):
         self._clock = SystemClock()
         self._closed = threading.Event()
         self._watches: weakref.WeakSet[ClientWatch] = weakref.WeakSet()
+        self._watches_lock = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -257,7 +259,7 @@ class Client(Surface):
         except BaseException:
             connection.close()
             raise
-        if reading.keeps_alive and not self._closed.is_set():
+        if reading.keeps_alive:
             self._pool.give(connection)
         else:
             connection.close()
@@ -385,7 +387,10 @@ class Client(Surface):
         watching = Watching(self.protocol, topics, node=node, consistency=consistency, heartbeat_ms=heartbeat_ms)
         self._run(watching.begin())
         watch = ClientWatch(self, watching)
-        self._watches.add(watch)
+        with self._watches_lock:
+            self._watches.add(watch)
+        if self._closed.is_set():  # meanwhile, and perhaps before there was anything to close
+            watch.close()
         return watch
 
     def delete(
@@ -473,7 +478,9 @@ class Client(Surface):
         """End the connections and the watches; calls that wait to be retried end with `EngineClosed`."""
         self._closed.set()
         self._pool.close()
-        for watch in list(self._watches):
+        with self._watches_lock:
+            watches = list(self._watches)
+        for watch in watches:
             watch.close()
 
     def __enter__(self) -> Self:

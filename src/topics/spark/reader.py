@@ -77,6 +77,7 @@ class Reading:
         self.has_files = same_store(fs, source)
         self.cold = ColdTier(fs, source.cold, source.store)
         self._remote: Remote | None = None
+        self._asking = threading.Lock()
 
     @property
     def path(self) -> str:
@@ -84,10 +85,12 @@ class Reading:
         return self.source.data_dir
 
     def remote(self) -> Remote:
-        if self._remote is None:
-            self._remote = Remote.of(self.options)
-            self._remote.met = True  # whoever made the plan had it from there
-        return self._remote
+        """Any thread: pieces that are fetched ahead may all find the cold tier gone."""
+        with self._asking:
+            if self._remote is None:
+                self._remote = Remote.of(self.options)
+                self._remote.met = True  # whoever made the plan had it from there
+            return self._remote
 
     def close(self) -> None:
         self.cold.close()

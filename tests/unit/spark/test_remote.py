@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.kit import Running, running
+from tests.api.kit import WAIT_S, Running, running
 from tests.unit.spark.kit import METAS, NODES, TAGS, VALUES, rows
 from topics.fs import Fs, OsFs
 from topics.spark.failure import SourceError
 from topics.spark.options import parse_read
-from topics.spark.plan import Partition
-from topics.spark.reader import plan_read
+from topics.spark.plan import Partition, Source
+from topics.spark.reader import Reading, plan_read
 from topics.spark.remote import Remote
 from topics.testing import SimFs
 
@@ -235,3 +236,23 @@ def test_many_topics_are_read_although_pins_run_out(server: Running) -> None:
             client.post(f"/v0/topics/n{n:02}", json={"records": [{"data": n}]})
         found = rows(OsFs(), planned(OsFs(), server, subscribePattern="n.*"))
     assert [row["data"] for row in found] == [str(n) for n in range(70)]
+
+
+def test_threads_that_fetch_ahead_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-13: all of them may come to ask the server at once; a second client would never be closed."""
+    reading = Reading(OsFs(), Source(parse_read({"url": "http://127.0.0.1:1", "topics": "t"}), None, None, None))
+    found: list[Remote] = []
+    other = threading.Thread(target=lambda: found.append(reading.remote()))
+    make = Remote.of
+
+    def slowly(options: Any) -> Remote:
+        if not other.ident:
+            other.start()
+            other.join(0.1)  # as far as it comes
+        return make(options)
+
+    monkeypatch.setattr(Remote, "of", slowly)
+    found.append(reading.remote())
+    other.join(WAIT_S)
+    assert found[0] is found[1]
+    reading.close()

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             writer.write(rows)
         except KeyboardInterrupt:
-            raise Interrupted(f"{writer.count} records are in {args.name}{writer.at()}") from None
+            raise Interrupted(writer.reached()) from None
         except TopicsError as error:
             writer.note(error)
             raise
@@ -141,6 +141,8 @@ class Writer:
         self._last: int | None = None
         self._batch: list[NewRecord] = []
         self._bytes = 0
+        self._is_asking = False
+        """A batch is on its way, and nobody knows yet what becomes of it."""
         self._pace = Pace(args.rate)
 
     def write(self, rows: Iterable[Found]) -> None:
@@ -166,19 +168,25 @@ class Writer:
             return
         batch, self._batch, self._bytes = self._batch, [], 0
         self._pace.wait(len(batch))
+        self._is_asking = True
         result = self._client.append_many(self._args.name, batch)
         self.count += result.count
         self._first = result.first_seq if self._first is None else self._first
         self._last = result.last_seq
+        self._is_asking = False
         self._bar.wrote(result.count, result.last_seq)
 
     def note(self, error: TopicsError) -> None:
         """Say of an error how far it came; after some nobody knows what became of the last batch."""
         if isinstance(error, BadLine) or not self.count:
             return
-        is_open = isinstance(error, (Unreachable, CommitFailed))
-        behind = "; the batch behind them may be there as well" if is_open else ""
-        error.add_note(f"{self.count} records are in {self._args.name}{self.at()}{behind}")
+        self._is_asking = isinstance(error, (Unreachable, CommitFailed))
+        error.add_note(self.reached())
+
+    def reached(self) -> str:
+        """How far it came, for one that ends early."""
+        behind = "; the batch behind them may be there as well" if self._is_asking else ""
+        return f"{self.count} records are in {self._args.name}{self.at()}{behind}"
 
     def at(self) -> str:
         """Up to where it came."""

@@ -531,12 +531,13 @@ class PointedFs(SimFs):
         self.at: dict[str, Callable[[], None]] = {}
 
     def point(self, name: str) -> None:
-        if name in self.at:
-            self.at[name]()
+        hook = self.at.get(name)
+        if hook is not None:
+            hook()
         super().point(name)
 
     def open(self, path: str, mode: Mode) -> SimFile:
-        hook = next((hook for part, hook in self.at.items() if part in path), None)
+        hook = next((hook for part, hook in list(self.at.items()) if part in path), None)  # others may add to it
         if hook is not None and mode != "r":
             hook()
         return super().open(path, mode)

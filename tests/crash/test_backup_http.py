@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -203,7 +204,11 @@ def _check_copies(twin: ServerProcess) -> None:
     with HttpConn(*twin.address) as http:
         assert http.call("GET", "/v0/routers/r").status == 200
     source = list(shown(twin.address, "fast")[1].values())
-    copies = [one for one in shown(twin.address, "copies")[1].values() if one.startswith("fast/")]
+    end = time.monotonic() + WAIT_S
+    while True:  # copies are made in their own time, also after a start
+        copies = [one for one in shown(twin.address, "copies")[1].values() if one.startswith("fast/")]
+        if len(copies) >= len(source) or time.monotonic() > end:
+            break
     assert copies == source
 
 

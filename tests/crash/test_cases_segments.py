@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -126,11 +126,26 @@ def test_c14_a_delete_in_an_active_segment_with_fillers_loses_nothing_at_any_dis
         is_whole(fork.start(), "t")
 
 
-class Held:
-    """An engine with its own threads on a disk whose crash points can be held."""
+class Hold:
+    """Holds whoever comes to a point first, until it may go on."""
 
-    def __init__(self, sim: SimFs | None = None, **config: Any) -> None:
+    def __init__(self) -> None:
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        if not self.reached.is_set():
+            self.reached.set()
+            assert self.go.wait(WAIT_S), "held for too long"
+
+
+class Held:
+    """An engine with its own threads on a disk whose crash points can be held, by `points` from its start on."""
+
+    def __init__(
+        self, sim: SimFs | None = None, points: Mapping[str, Callable[[], None]] | None = None, **config: Any
+    ) -> None:
         self.sim = PointedFs(7)
+        self.sim.at.update(points or {})
         if sim is not None:
             self.sim.load(sim.files())
         self.config = EngineConfig(**{**TINY, "checkpoint_ms": 10**9, **config})
@@ -141,27 +156,21 @@ class Held:
         crashes = [(f"crash {style} {seed}", self.sim.crash_image(seed, style), "boot-1") for style, seed in CRASHES]
         return [("kill", self.sim.kill_image(), "boot-0"), *crashes]
 
-    def at(self, point: str, act: Callable[[], None], then: Callable[[], None]) -> None:
+    def at(self, point: str, act: Callable[[], None], then: Callable[[], None], hold: Hold | None = None) -> None:
         """Run `then`; where it comes to `point` for the first time it is held, and `act` begins.
 
         Held until `act` is done, or for `HOLD_S` if the engine makes `act` wait for what is held.
         """
-        reached, go = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            self.sim.at.pop(point, None)
-            reached.set()
-            assert go.wait(WAIT_S), "held for too long"
-
-        self.sim.at[point] = hold
+        if hold is None:
+            hold = self.sim.at[point] = Hold()
         with ThreadPoolExecutor(2) as pool:
             running = pool.submit(then)
             try:
-                assert reached.wait(WAIT_S), f"{point} was never reached"
+                assert hold.reached.wait(WAIT_S), f"{point} was never reached"
                 acting = pool.submit(act)
                 wait([acting], HOLD_S)
             finally:
-                go.set()
+                hold.go.set()
             acting.result(WAIT_S)
             running.result(WAIT_S)
 
@@ -275,9 +284,10 @@ def test_c18_a_delete_while_a_rewrite_runs_stays_deleted(point: str) -> None:
     store = with_dead_segments()
     data = {seq: one.data for seq, one in store.written["t"].items()}
     gone = set(store.deleted["t"])
-    held = Held(store.sim, **{**REWRITE, "checkpoint_ms": 20, "snapshot_check_ms": 20})
+    hold, renamed = Hold(), threading.Event()
+    points = {"rewrite.after_rename": renamed.set, point: hold}
+    held = Held(store.sim, points, **{**REWRITE, "checkpoint_ms": 20, "snapshot_check_ms": 20})
     engine = held.engine
-    renamed = threading.Event()
 
     def delete() -> None:
         targets = {4, 16, 28, 38}
@@ -287,10 +297,9 @@ def test_c18_a_delete_while_a_rewrite_runs_stays_deleted(point: str) -> None:
 
     def rewrite() -> None:
         if point != "rewrite.after_rename":
-            held.sim.at["rewrite.after_rename"] = renamed.set
             assert renamed.wait(WAIT_S)
 
-    held.at(point, delete, rewrite)
+    held.at(point, delete, rewrite, hold)
     check_deleted(engine, data, gone, "after the rewrite")
     images = held.images()
     for _ in range(3):

@@ -14,7 +14,7 @@ from topics.storage.tiers.bucket import Patience
 from topics.storage.tiers.open import open_root
 from topics.storage.tiers.store import ColdRoot
 
-QUICK = Patience(connect_s=5.0, read_s=10.0, retries=1, backoff_s=0.01, backoff_max_s=0.02)
+QUICK = Patience(connect_s=60.0, read_s=60.0, retries=1, backoff_s=0.01, backoff_max_s=0.02)
 """For servers that are up: what takes this long on a busy machine has hung."""
 
 KINDS: dict[str, Callable[[Path], S3Server]] = {"moto": Moto, "seaweedfs": SeaweedFs}

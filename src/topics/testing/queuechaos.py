@@ -35,7 +35,9 @@ from topics.testing.serverproc import ServerDied, ServerProcess
 WORKERS = 8
 PRODUCED_AT_ONCE = 100
 SERVER_KILLS = 2
-STUCK_S = 60.0
+STUCK_S = 120.0
+ACKS_BETWEEN = 8
+"""At least, from one disturbance to the next: a slow machine is not disturbed more often than it gets on."""
 STEP_S = 0.05
 STOPPED_S = LEASE_MS * 1.3 / 1000
 
@@ -123,6 +125,8 @@ class Run:
         self._stopped: dict[str, float] = {}
         self._hired = 0
         self._read: Counter[str] = Counter()
+        self._disturbed_at = 0
+        """How many were acked then."""
         self.judge = Judge()
         self.counts: Counter[str] = Counter()
 
@@ -160,20 +164,27 @@ class Run:
             command = [sys.executable, "-m", queueworker.__name__, str(self._folder), name, str(self._seed), way]
             self._workers[name] = subprocess.Popen(command)
 
-    def disturb(self) -> None:
-        """Kill a worker, or stop one for longer than its leases last; wake those who were stopped long enough."""
+    def wake(self) -> None:
+        """Those who were stopped long enough go on."""
         now = time.monotonic()
         for name, until in list(self._stopped.items()):
             if now >= until:
                 del self._stopped[name]
                 self._workers[name].send_signal(signal.SIGCONT)
+
+    def disturb(self) -> None:
+        """Kill a worker, or stop one for longer than its leases last, if enough was done since the last time."""
+        acked = len(self.judge.acks)
+        if acked < self._disturbed_at + ACKS_BETWEEN:
+            return
+        self._disturbed_at = acked
         chance = self._rng.random()
         name = self._rng.choice(list(self._workers))
         if chance < 0.1:
             self.dismiss(name)
             self.counts["worker_kills"] += 1
         elif chance < 0.14 and name not in self._stopped:
-            self._stopped[name] = now + STOPPED_S
+            self._stopped[name] = time.monotonic() + STOPPED_S
             self._workers[name].send_signal(signal.SIGSTOP)
             self.counts["worker_stops"] += 1
 
@@ -222,8 +233,9 @@ class Run:
                 self.produce()
             self.hire()
             time.sleep(STEP_S)
-            self.disturb()
+            self.wake()
             self.take_in()
+            self.disturb()
             acked = len(self.judge.acks)
             if acked * (SERVER_KILLS + 1) >= total * (self.counts["server_kills"] + 1) > 0 and not self._is_over():
                 self.kill_server()

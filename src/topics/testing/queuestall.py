@@ -37,7 +37,7 @@ WAYS: Final = ("another", "renamed", "streamed", "nobody")
 LEASE_MS: Final = 1000
 START_S: Final = 60.0
 POLL_S: Final = 0.05
-STREAM_S: Final = 5.0
+STREAM_S: Final = 10.0
 """How long a stream is waited for that should have brought its job again."""
 VERBS: Final = ("ack", "nack", "extend")
 

@@ -33,7 +33,11 @@ def cluster(folder: Path, hosts: Sequence[str]) -> Iterator[str]:
         for one in reversed(started):
             one.terminate()
         for one in reversed(started):
-            one.wait(END_S)
+            try:
+                one.wait(END_S)
+            except subprocess.TimeoutExpired:  # how long a loaded machine takes to end a Java is nobody's promise
+                one.kill()
+                one.wait()
 
 
 def environment() -> dict[str, str]:

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 import topics.spark
 from tests.spark.between import Pass, Reply, between
 from tests.spark.test_sink import COMMIT
+from tests.spark.test_write import left_staged
 from topics.engine.engine import Engine
 from topics.spark.failure import SourceError
 from topics.spark.parts import Staged, Version, stage
@@ -72,9 +73,6 @@ class Servers:
         self._one.wait_ready()
         self.kills += 1
 
-    def staged(self) -> list[Path]:
-        return [one for one in (self.folder / "data/staging").rglob("*") if one.is_file()]
-
     def close(self) -> None:
         self._over.set()
         self._looking.join()
@@ -114,13 +112,13 @@ def test_a_bulk_load_is_attached_whole_once_though_the_server_is_killed(spark: S
             proxy.step = lambda path, body, forward: forward()
             asking = threading.Thread(target=_cut_off, args=(forward,))
             asking.start()
-            while asking.is_alive() and not any((servers.folder / "data/staging").glob("*/out")):
+            while asking.is_alive() and not _there(servers.folder, "data/staging/*/out"):
                 asking.join(0.001)
             servers.kill()
             asking.join()
             proxy.target = servers.url
             if not servers.head():
-                assert servers.staged() == [], "nothing is left of it"
+                assert left_staged(servers.folder / "data") == [], "nothing is left of it"
             return None
 
         proxy.step = while_staging
@@ -135,7 +133,7 @@ def test_a_bulk_load_is_attached_whole_once_though_the_server_is_killed(spark: S
         load(frame, proxy.url)
     assert servers.head() == ROWS
     assert servers.heads <= {0, ROWS}, "nobody saw a part of it"
-    assert servers.staged() == []
+    assert left_staged(servers.folder / "data") == []
     found = topics.spark.read(spark, url=servers.url, topics="bulk", payload="n long")
     told = found.selectExpr("count(*)", "count(distinct data.n)", "min(data.n)", "max(data.n)").first()
     assert told is not None

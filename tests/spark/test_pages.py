@@ -13,6 +13,7 @@ from tests.tidy import checks
 
 
 @needs_tools
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", SPARK)
 def test_a_reader_can_do_what_the_page_says(
     spark: SparkSession, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ def said(caught: Caught, *words: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.timeout(900)
 def test_a_run_after_100_new_records_processes_100_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Caught
 ) -> None:

@@ -24,7 +24,7 @@ def checked(folder: Path, runs: int, reader: Reader) -> None:
     assert report.counts["delete"] > 0
 
 
-@pytest.mark.timeout(120 + READS * 20)
+@pytest.mark.timeout(300 + READS * 20)
 def test_spark_gives_what_lived_from_its_plan_to_its_end_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
     """T15, K-11: rows ⊆ the diff at the plan, ⊇ that and the diff at the end; lost ones are told."""
     checked(tmp_path, READS, SparkReader(spark))

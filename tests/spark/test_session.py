@@ -50,7 +50,7 @@ def test_without_java_and_beside_a_broken_module_it_still_reads(filled: Filled, 
     }
     script = SCRIPT.format(path=path)
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
     assert "rows 30" in done.stdout, done.stdout + done.stderr
     (wrapper,) = (tmp_path / "cache/topics").glob("java-*/bin/java")
     assert "jdk.incubator.vector" in wrapper.read_text()

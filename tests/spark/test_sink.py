@@ -22,9 +22,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import topics.spark
-from tests.api.kit import PLAIN, running
+from tests.api.kit import PLAIN, WAIT_S, running
 from tests.spark.between import Between, Pass, Reply, between
-from tests.spark.test_write import found, staged_files
+from tests.spark.test_write import found, left_staged
 from topics.testing.serverproc import ServerProcess
 
 COMMIT = "/v0/txn/commit"
@@ -178,7 +178,7 @@ def test_a_server_killed_between_stage_and_commit_loses_nothing(spark: SparkSess
             with pytest.raises(StreamingQueryException, match=r"topics: txn_incomplete: .* — run it again"):
                 flow.run(url=proxy.url)
             flow.run(url=proxy.url)
-        with httpx.Client(base_url=_url(servers[1]), verify=PLAIN) as client:
+        with httpx.Client(base_url=_url(servers[1]), verify=PLAIN, timeout=WAIT_S) as client:
             assert Counter(found(client, "t")) == Counter(range(90))
         servers[1].stop()
     finally:
@@ -230,7 +230,7 @@ def test_a_row_that_cannot_be_written_stops_the_stream_and_leaves_nothing(spark:
         (tmp_path / "in/b.txt").write_text("30\n31\nno json\n")
         with pytest.raises(StreamingQueryException, match=r"topics: invalid_row: row 3 .*: 'no json' — correct it"):
             flow.run(1, url=server.url, batchRecords=1)
-        assert staged_files(tmp_path / "store") == []
+        assert left_staged(tmp_path / "store") == []
         assert sorted(found(client, "t")) == list(range(30))
         with pytest.raises(StreamingQueryException, match="topics: unknown_option: there is no option `tropic`"):
             flow.run(url=server.url, tropic="x")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ class Sink:
         self.batches: dict[int, list[tuple[Any, ...]]] = {}
         self.fail: int | None = None
         self.failed: list[tuple[Any, ...]] = []
-        self.taken = threading.Event()
 
     def start(self, trigger: dict[str, Any], **more: str) -> StreamingQuery:
         self._options |= more
@@ -54,8 +52,23 @@ class Sink:
 
     def run(self, **more: str) -> None:
         """Everything that there is, then the end."""
-        query = self.start(NOW, **more)
-        query.awaitTermination()
+        self.started(NOW, StreamingQuery.awaitTermination, **more)
+
+    def started(self, trigger: dict[str, Any], then: Callable[[StreamingQuery], object], **more: str) -> StreamingQuery:
+        """A query that has come as far as `then` waits for.
+
+        Spark gives the process of a source ten seconds to connect, however busy the machine is; one that had not the
+        time has read nothing.
+        """
+        for left in reversed(range(10)):
+            query = self.start(trigger, **more)
+            try:
+                then(query)
+                break
+            except StreamingQueryException as error:
+                if not left or "connect back" not in str(error):
+                    raise
+        return query
 
     def _take(self, frame: DataFrame, number: int) -> None:
         rows = [(row.topic, row.kind, row.seq, row.gap_to, row.reason) for row in frame.collect()]
@@ -65,7 +78,6 @@ class Sink:
             self.fail, self.failed = None, rows
             raise RuntimeError("on purpose")
         self.batches[number] = rows
-        self.taken.set()
 
     @property
     def seqs(self) -> list[int]:
@@ -92,7 +104,7 @@ def test_what_there_is_comes_in_batches_and_a_restart_goes_on(
     assert sink.seqs == list(range(1, 31))
     assert len(sink.batches) == 4
     world.write("a", 15)
-    sink.start({"once": True}).awaitTermination()
+    sink.started({"once": True}, StreamingQuery.awaitTermination)
     assert [seq for _, _, seq, *_ in sink.batches[4]] == list(range(31, 46))
 
 
@@ -126,9 +138,8 @@ def test_a_running_query_takes_what_comes_and_new_topics_join(
     world.put("n1")
     world.write("n1", 3)
     sink = Sink(spark, world, tmp_path / "checkpoint", subscribePattern="n.", maxRecordsPerTrigger="4")
-    query = sink.start(OFTEN)
+    query = sink.started(OFTEN, StreamingQuery.processAllAvailable)
     try:
-        query.processAllAvailable()
         assert sink.seqs == [1, 2, 3]
         world.put("n2")
         world.write("n2", 9)
@@ -187,11 +198,13 @@ def test_the_lag_is_what_was_not_read_at_the_last_report(
     served.write("a", 1500)
     served.write("bb", 5)
     sink = Sink(spark, served, tmp_path / "checkpoint", topics="a,bb", maxRecordsPerTrigger="105")
-    query = sink.start({"processingTime": "1 hour"})
-    try:
-        sink.taken.wait(60)
-        while query.lastProgress is None:
+
+    def reported(query: StreamingQuery) -> None:
+        while query.lastProgress is None or not sink.batches:
             query.awaitTermination(1)
+
+    query = sink.started({"processingTime": "1 hour"}, reported)
+    try:
         assert topics.spark.lag(query) == {"a": 1396, "bb": 4}
     finally:
         query.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import topics.spark
-from tests.api.kit import running
+from tests.api.kit import WAIT_S, running
 from tests.spark.conftest import Filled
 from tests.spark.test_batch import HUNDRED, load
 from tests.spark.test_errors import last_line
@@ -46,9 +48,12 @@ def save(frame: DataFrame, **options: object) -> None:
     frame.write.format("topics").mode("append").options(**given).save()
 
 
-def staged_files(store: Path) -> list[str]:
-    """What lies in the server's own staging."""
-    return [name for _, _, names in os.walk(store / "staging") for name in names]
+def left_staged(store: Path) -> list[str]:
+    """What stays in the server's own staging; files go in their own time, behind the answer."""
+    end = time.monotonic() + WAIT_S
+    while (left := [name for _, _, names in os.walk(store / "staging") for name in names]) and time.monotonic() < end:
+        threading.Event().wait(0.01)
+    return left
 
 
 def test_what_was_read_can_be_written_back(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
@@ -164,7 +169,7 @@ def test_a_failed_job_leaves_nothing_behind(spark: SparkSession, tmp_path: Path)
                 spark.sql("select concat('\"', repeat('x', 2000000), '\"') data"), url=server.url, topic="t"
             )
         assert found(client, "t") == []
-        assert staged_files(tmp_path / "store") == []
+        assert left_staged(tmp_path / "store") == []
     with pytest.raises(SourceError, match=r"^topics: invalid_row: row 200"):
         topics.spark.write(frame, path=str(tmp_path / "here"), topic="t")
     assert os.listdir(tmp_path) == ["store"]

@@ -18,6 +18,7 @@ from topics.spark.failure import SourceError
 from topics.spark.options import LATEST, Bound, parse_stream
 from topics.spark.remote import Remote
 from topics.testing import ManualClock
+from topics.testing.ports import free_port
 
 ENV = {"TOPICS_SEGMENT_MAX_EVENTS": "7", "TOPICS_CHECKPOINT_MS": "3600000"}
 
@@ -380,17 +381,17 @@ def test_filters_and_columns_are_those_of_a_read(world: World) -> None:
 
 def test_a_server_that_starts_again_does_not_end_a_stream(tmp_path: Path) -> None:
     """K-33: one that was there is waited for; one that never was is told at once."""
-    with running(tmp_path / "store", ENV) as server, server.client() as client:
+    env = ENV | {"TOPICS_PORT": str(free_port())}
+    with running(tmp_path / "store", env) as server, server.client() as client:
         world = World(server, client, "url", "")
         world.put("a")
         world.write("a", 5)
         query = world.query(topics="a")
         query.drain(3)
-        port = str(server.port)
     stopped, again = threading.Event(), threading.Event()
 
     def serve() -> None:
-        with running(tmp_path / "store", ENV | {"TOPICS_PORT": port}):
+        with running(tmp_path / "store", env):
             again.set()
             stopped.wait(60)
 

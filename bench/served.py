@@ -46,7 +46,7 @@ from topics.testing.httpconn import HttpConn
 
 TOPIC = "hot"
 DATA = b'{"kg":412.5,"from":"dock-7","to":"yard-3","note":"%b"}' % (b"0123456789" * 5)
-WAIT_S = 20.0
+WAIT_S = 60.0
 _COUNTERS = re.compile(rb"^topics_wal_(batches|fsyncs|frames)_total (\d+)", re.MULTILINE)
 
 
@@ -142,7 +142,7 @@ def checked(target: Target, requests: int) -> Iterator[dict[str, float]]:
     assert grown["fsyncs"] <= grown["batches"] + SPARE, grown
 
 
-SPARE = 16
+SPARE = 64
 """Batches and syncs of the server itself: reservations, checkpoints, its own topics."""
 
 

@@ -59,10 +59,13 @@ class Served:
 
     def event(self, name: str) -> Line:
         """The next line of this event; the process must not end before it."""
-        while (line := self._unseen.get(timeout=WAIT_S)) is not None:
-            if line.get("event") == name:
-                return line
-        raise AssertionError(f"no {name}: {self.raw.decode()}")
+        try:
+            while (line := self._unseen.get(timeout=WAIT_S)) is not None:
+                if line.get("event") == name:
+                    return line
+        except queue.Empty:
+            raise AssertionError(f"no {name} in time, status {self.process.poll()}: {self.raw.decode()}") from None
+        raise AssertionError(f"no {name}, status {self.process.wait(WAIT_S)}: {self.raw.decode()}")
 
     def ready(self) -> Served:
         """Wait until it takes requests."""
@@ -79,9 +82,14 @@ class Served:
         self.process.send_signal(number)
 
     def ended(self) -> int:
-        """Its exit status."""
-        status = self.process.wait(WAIT_S)
+        """Its exit status; a test that expects another one shows what it said."""
+        try:
+            status = self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end: {self.raw.decode()}") from None
         self._reader.join(WAIT_S)
+        if status:
+            sys.stdout.write(f"status {status}: {self.raw.decode()}\n")
         return status
 
     def stop(self) -> int:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.api.expect import like
-from tests.api.kit import Running, records, running
+from tests.api.kit import WAIT_S, Running, records, running
 from topics.engine.config import EngineConfig
 
 
@@ -132,7 +132,7 @@ def test_a_client_that_leaves_does_not_stop_the_run(small: Running, topic: str) 
             hasty.post(
                 f"/v0/topics/{topic}/compact",
                 json={"segments": [1, 9], "bytes_per_sec": 2000, "wait_ms": 30_000},
-                timeout=0.1,
+                timeout=httpx.Timeout(WAIT_S, read=0.1),
             )
         told = compact(client, topic, segments=[1, 9], wait_ms=30_000)
         assert (told["state"], results(told)) == ("done", [(1, "rewritten"), (9, "rewritten")])

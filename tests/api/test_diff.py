@@ -28,7 +28,7 @@ from tests.api.expect import (
     waiting,
     write,
 )
-from tests.api.kit import Running, running
+from tests.api.kit import WAIT_S, Running, running
 from topics.testing import ManualClock
 
 # -- one read --------------------------------------------------------------------------------------------------------
@@ -532,6 +532,7 @@ def test_a_client_that_leaves_takes_its_wait_along(client: httpx.Client) -> None
         write(one, "t", 1)
         clock.jump(101)
         with like(client, small, key="one") as leaving, pytest.raises(httpx.ReadTimeout):
-            leaving.post("/v0/topics/t/diff", json={"from_seq": 1, "wait_ms": 30_000}, timeout=0.3)
+            patience = httpx.Timeout(WAIT_S, read=0.3)
+            leaving.post("/v0/topics/t/diff", json={"from_seq": 1, "wait_ms": 30_000}, timeout=patience)
         waiting(small, 0)
         assert state(one, "t")["count"] == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.kit import records
+from tests.api.kit import received, records
 from tests.api.process import WAIT_S, Served, served
 from topics.codec import kernel
 
@@ -108,7 +108,7 @@ def test_connections_are_bounded_by_the_descriptor_limit(tmp_path: Path) -> None
         assert "at most 88 connections instead of 20000" in one.messages
         address = ("127.0.0.1", int(one.url.rpartition(":")[2]))
         held = [socket.create_connection(address, timeout=WAIT_S) for _ in range(89)]
-        answer = held[-1].recv(65536)
+        answer = received(held[-1])
         assert b"429 Too Many Requests" in answer
         assert b'"max":88' in answer
         for sock in held:
@@ -415,7 +415,7 @@ def test_a_request_under_way_is_finished_and_kept(tmp_path: Path) -> None:
             one.send(signal.SIGTERM)
             one.event("stopping")
             sock.sendall(json.dumps(records("late")).encode().ljust(40))
-            answer = sock.recv(65536)
+            answer = received(sock)
         assert answer.startswith(b"HTTP/1.1 201")
         assert b"connection: close" in answer
         assert one.ended() == 0

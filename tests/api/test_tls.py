@@ -74,13 +74,13 @@ def test_who_chose_http_2_must_speak_it(encrypted: Running) -> None:
     """RFC 9113 §3.4: nothing of the request is executed."""
     request = b"PUT /v0/topics/chose-2 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
     assert b"HTTP/1.1" not in exchange(encrypted, client_context("h2"), request)
-    with httpx.Client(base_url=encrypted.url, verify=client_context(), trust_env=False) as client:
+    with httpx.Client(base_url=encrypted.url, verify=client_context(), timeout=WAIT_S, trust_env=False) as client:
         assert client.get("/v0/topics/chose-2").status_code == 404
 
 
 def test_the_end_of_input_ends_a_waiting_read(encrypted: Running, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     """[API-23]: on either protocol, without a word in the log."""
-    with httpx.Client(base_url=encrypted.url, verify=client_context(), trust_env=False) as client:
+    with httpx.Client(base_url=encrypted.url, verify=client_context(), timeout=WAIT_S, trust_env=False) as client:
         client.post(f"/v0/topics/{topic}", json=records(1))
     body = json.dumps({"from_seq": 1, "wait_ms": 30_000}).encode()
     head = b"POST /v0/topics/%b/diff HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -144,5 +144,5 @@ def secure(server: Running) -> httpx.Client:
 
 def settle(server: Running) -> None:
     """The server has read what was sent before."""
-    with httpx.Client(base_url=server.url, verify=client_context(), trust_env=False) as client:
+    with httpx.Client(base_url=server.url, verify=client_context(), timeout=WAIT_S, trust_env=False) as client:
         client.get("/v0/health")

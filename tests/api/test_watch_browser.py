@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(FOUND is None, reason="no browser is installed; 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        one = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
+        one = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"], timeout=2 * WAIT_MS)
         yield one
         one.close()
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.api.kit import Running, running
-from tests.console.kit import FOUND, Console, visiting
+from tests.console.kit import FOUND, WAIT_MS, Console, visiting
 
 IN_A_BROWSER = ("browser", "console")
 
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def browser() -> Iterator[Browser]:
     """Not for the session: its driver keeps an event loop running on this thread, where other tests run theirs."""
     with sync_playwright() as playwright:
-        one = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
+        one = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"], timeout=2 * WAIT_MS)
         yield one
         one.close()
 

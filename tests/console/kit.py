@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
+from tests.api.kit import PLAIN, WAIT_S
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FOUND = next((path for name in NAMES if (path := shutil.which(name))), None)
 WAIT_MS = 60_000
@@ -43,7 +45,6 @@ class Console:
         """Parts of complaints that belong to the test."""
         self.asked: set[str] = set()
         """Paths of all requests."""
-        page.set_default_timeout(WAIT_MS)
         page.on("request", lambda request: self.asked.add(request.url.removeprefix(url)))
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -74,12 +75,18 @@ class Console:
 def visiting(browser: Browser, url: str, size: tuple[int, int] = WIDE, **options: Any) -> Iterator[Console]:
     """A visitor with a session of its own."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, **options)
+    context.set_default_timeout(WAIT_MS)
     console = Console(context.new_page(), url)
     try:
         yield console
         console.check()
     finally:
         context.close()
+
+
+def asking(url: str) -> httpx.Client:
+    """A client of a server that is a process of its own."""
+    return httpx.Client(base_url=url, timeout=WAIT_S, trust_env=False, verify=PLAIN)
 
 
 def ok(answer: httpx.Response) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.api.kit import PLAIN, Running
-from tests.console.kit import NARROW, Console, ok, put, rows, see_seq, visiting, write
+from tests.api.kit import Running
+from tests.console.kit import NARROW, Console, asking, ok, put, rows, see_seq, visiting, write
 from tests.console.test_tail import HIDE, free_port, is_live
 from topics.testing.serverproc import ServerProcess
 
@@ -308,7 +308,7 @@ def test_what_is_done_while_the_server_is_away_says_so_and_works_when_it_is_back
     try:
         process.wait_ready()
         url = f"http://{process.address[0]}:{process.address[1]}"
-        with httpx.Client(base_url=url, trust_env=False, verify=PLAIN) as client, visiting(browser, url) as console:
+        with asking(url) as client, visiting(browser, url) as console:
             console.allowed = ("net::ERR_", "503", "404")
             put(client, "t", durability="fsync")
             write(client, "t", 1, 2, 3)

@@ -28,7 +28,7 @@ from topics.cli.load import Target, Unexpected, Wire, apart
 from topics.clock import SystemClock
 
 STREAM: Final = "hot"
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 NAMES: Final = {"redis": "redis-server", "nats": "nats-server"}
 _OWN: Final = b"######"
 _INBOX: Final = b"_INBOX." + _OWN

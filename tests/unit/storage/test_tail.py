@@ -522,15 +522,19 @@ def test_a_record_takes_at_most_40_bytes_and_dropping_gives_them_back(per_batch:
 def test_a_topic_with_a_few_records_in_its_tail_stays_small() -> None:
     """S-156: 4 KiB for all of a topic without traffic."""
     entry, _ = batch([5], 1)
+    found = []
     tracemalloc.start()
     try:
-        base = tracemalloc.get_traced_memory()[0]
-        held = Tail(1)
-        for _ in range(3):
-            held.extend(entry, [1])
-        assert tracemalloc.get_traced_memory()[0] - base <= 1500
+        for _ in range(3):  # what other threads take meanwhile is counted as well
+            base = tracemalloc.get_traced_memory()[0]
+            held = Tail(1)
+            for _ in range(3):
+                held.extend(entry, [1])
+            found.append(tracemalloc.get_traced_memory()[0] - base)
+            del held
     finally:
         tracemalloc.stop()
+    assert 0 < min(found) <= 1500
 
 
 def test_a_batch_costs_the_same_however_long_the_tail_is() -> None:

@@ -174,38 +174,39 @@ def test_a_failed_background_sync_is_told_to_the_next_caller(disk: kit.Disk) -> 
     wal.close()
 
 
-def timers() -> set[threading.Thread]:
-    return set(threading.enumerate())
+def threads_since(before: set[threading.Thread]) -> set[threading.Thread]:
+    """Those of other tests may end meanwhile."""
+    return set(threading.enumerate()) - before
 
 
 def test_with_an_injected_clock_no_thread_runs(disk: kit.Disk) -> None:
     """W-82."""
-    before = timers()
+    before = set(threading.enumerate())
     wal, _ = kit.open_wal(disk, BATCH, prepare_ahead=True)
     kit.fill(wal, 20)
-    assert timers() == before
+    assert not threads_since(before)
     wal.close()
 
 
 @pytest.mark.parametrize("policy", [kit.ALWAYS, kit.OS], ids=["always", "os"])
 def test_only_batch_has_a_timer(disk: kit.Disk, policy: FsyncPolicy) -> None:
     """W-82."""
-    before = timers()
+    before = set(threading.enumerate())
     wal, _ = kit.open_wal(disk, policy, timed=True)
     kit.fill(wal, 5)
-    assert timers() == before
+    assert not threads_since(before)
     wal.close()
 
 
 def test_batch_has_one_timer_that_ends_with_the_log(disk: kit.Disk) -> None:
     """W-82: none before the first append, one after, none behind close."""
-    before = timers()
+    before = set(threading.enumerate())
     wal, _ = kit.open_wal(disk, FsyncPolicy.batch(1000), timed=True)
-    assert timers() == before
+    assert not threads_since(before)
     kit.fill(wal, 5)
-    assert len(timers() - before) == 1
+    assert len(threads_since(before)) == 1
     wal.close()
-    assert timers() == before
+    assert not threads_since(before)
 
 
 def test_the_timer_makes_the_last_record_durable_without_further_calls(disk: kit.Disk) -> None:

@@ -12,13 +12,18 @@ import msgspec
 import pytest
 
 from tests.api.kit import WAIT_S, Running, running
-from tests.api.rawclient import Answer, RawClient
+from tests.api.rawclient import Answer, RawClient, until
+from tests.unit.engine.kit import GatedFs, real_config
 from topics.codec import frame, kernel, offsets
+from topics.engine.append import Write
+from topics.engine.append import append as real_append
+from topics.engine.core import Core, Outcome
 from topics.engine.records import Joined, Sole, prepare
 from topics.model import Limits
-from topics.server import keys
-from topics.server.gather import RUN_WRITES_MAX
+from topics.server import gather, keys
+from topics.server.gather import RUN_RECORDS_MAX, RUN_WRITES_MAX
 from topics.server.known import HEADS_MAX
+from topics.testing import ManualClock
 
 KERNELS = ["pure", *(["native"] if kernel.installed() is not None else [])]
 
@@ -152,6 +157,113 @@ def test_each_write_is_refused_by_itself(server: Running, topic: str) -> None:
     assert {answer.code for answer in answers if answer.status != 200} == {"topic_full"}
 
 
+def test_writes_that_are_tried_one_by_one_are_buffered_once(topic: str) -> None:
+    """[RES-3, CAP-3] What one of them is refused for is the topic's cap, not the bound of what is buffered."""
+    with running(env={"TOPICS_MAX_BUFFERED_BYTES": "65536"}) as server:
+        first = write(topic, row(0), config={"cap_records": 3, "discard": "reject"})
+        request = write(topic, row("x" * 20_000))
+        with known_to(server, 3, first, request) as clients:
+            answers = together(server, clients, [request] * 3)
+        assert sorted(answer.status for answer in answers) == [200, 422, 422]
+        assert server.on_loop(lambda: server.server.app.buffered.used) == 0
+
+
+@pytest.mark.parametrize(("pressure", "case"), [(1.0, "1"), (0.0, "2")])
+def test_writes_that_find_no_room_are_refused_each_and_counted_each(topic: str, pressure: float, case: str) -> None:
+    """[WR-5, D-50, MET-8] Requests are what `topics_throttled_total` counts."""
+    fs, clock = GatedFs(), ManualClock()
+    requests = write(topic, row(0), config={"durability": "fsync"}), write(topic, row(1))
+    with (
+        running(fs=fs, clock=clock, config=real_config(queue_submissions=1)) as server,
+        known_to(server, 4, *requests) as (in_front, *others),
+    ):
+        engine = server.on_loop(lambda: server.server.app.engine)
+        assert engine is not None
+        admission = engine.core.admission
+        fs.gate.clear()
+        try:
+            in_front.send(requests[1])
+            assert fs.waiting.acquire(timeout=WAIT_S)
+            server.on_loop(lambda: setattr(admission, "pressure", pressure))
+            with held(server):
+                for one in others:
+                    one.send(requests[1])
+            if case == "2":
+                until(server, lambda: admission.waiting == 1)
+                clock.advance(50)
+                server.on_loop(engine.tick)
+            answers = [one.answer() for one in others]
+        finally:
+            fs.gate.set()
+        assert {(answer.status, answer.code) for answer in answers} == {(429, "throttled")}
+        assert {one: count for one, count in admission.refused.items() if count} == {case: 3}
+        assert in_front.answer().status == 200
+
+
+def test_an_answer_that_cannot_be_given_keeps_nobody_else_waiting(
+    server: Running, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[R-6] Each of them is answered for itself, as if it had been alone."""
+    request = write(topic, row(1))
+    with known_to(server, 3, request) as (broken, *others):
+
+        def breaks(*answer: object) -> None:
+            raise RuntimeError("nothing goes out here")
+
+        server.on_loop(lambda: setattr(broken.served, "answer_known", breaks))
+        with held(server):
+            for one in (broken, *others):
+                one.send(request)
+        assert [one.answer().status for one in others] == [200, 200]
+        assert broken.rest() == b""
+    assert "answering a write" in caplog.text
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", "fsync"])
+def test_writes_are_answered_once_whatever_happens(
+    topic: str, durability: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[RES-7] Even if staging breaks behind their decision: a connection is at something else by then."""
+    struck: list[None] = []
+
+    def append(core: Core, given: Write, done: Outcome) -> None:
+        real_append(core, given, done)
+        if not struck:
+            struck.append(None)
+            raise RuntimeError("behind it all")
+
+    with running(env={"TOPICS_API_KEYS": "of-all"}) as server:
+        keyed = ["Authorization: Bearer of-all"]
+        first = write(topic, row(0), more=keyed, config={"durability": durability})
+        request = write(topic, row(1), more=keyed)
+        with known_to(server, 3, first, request) as clients:
+            monkeypatch.setattr(gather.appending, "append", append)
+            together(server, clients, [request] * 3)
+            answers = together(server, clients, [request] * 3)
+        assert sorted(answer.json()["first_seq"] for answer in answers) == [6, 7, 8]
+        assert server.on_loop(lambda: [key.usage.inflight for key in server.server.app.keys.keys]) == [0]
+    assert "decided again" in caplog.text
+
+
+def test_a_run_is_of_so_many_records_that_nobody_waits_for_it(
+    server: Running, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[P-10] However small records are."""
+    staged: list[int] = []
+
+    def append(core: Core, given: Write, done: Outcome) -> None:
+        staged.append(given.prepared.records)
+        real_append(core, given, done)
+
+    request = write(topic, *[row(0)] * 300)
+    with known_to(server, 10, request) as clients:
+        monkeypatch.setattr(gather.appending, "append", append)
+        answers = together(server, clients, [request] * 10)
+    assert sorted(answer.json()["first_seq"] for answer in answers) == list(range(301, 3301, 300))
+    assert max(staged) < RUN_RECORDS_MAX + 300
+    assert len(staged) < 10
+
+
 def test_more_than_a_run_holds_are_several_runs(server: Running, topic: str) -> None:
     count = RUN_WRITES_MAX + 10
     with known_to(server, count, write(topic, row(0))) as clients:
@@ -173,13 +285,13 @@ def test_a_client_that_goes_takes_nobody_along(server: Running, topic: str) -> N
 
 
 def test_a_topic_that_goes_in_the_same_pass_is_made_anew(server: Running, topic: str) -> None:
-    """[NAME-5] As if the deletion had come first."""
-    with known_to(server, 2, write(topic, row(0))) as clients:
+    """[NAME-5, WR-2] As if the deletion had come first: one of the writes creates the topic, and is told so."""
+    with known_to(server, 4, write(topic, row(0))) as clients:
         gone = f"DELETE /v0/topics/{topic} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
-        deleted, written = together(server, clients, [gone, write(topic, row(1))])
+        deleted, *written = together(server, clients, [gone, *[write(topic, row(1))] * 3])
     assert deleted.status == 200
-    assert written.status in (200, 201)
-    assert written.json()["first_seq"] in (1, 2)
+    told = sorted((answer.json()["first_seq"], answer.status, answer.json()["created"]) for answer in written)
+    assert told == [(1, 201, True), (2, 200, False), (3, 200, False)]
 
 
 def test_a_long_answer_is_packed_for_whoever_wants_that(server: Running, topic: str) -> None:
@@ -203,7 +315,7 @@ def test_writes_wait_for_room_together(topic: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_joined_writes_are_the_bytes_of_each_behind_the_other(each_kernel: str, count: int) -> None:
-    """[S-24] So a crash leaves each write whole or not at all."""
+    """[S-24, S-212 c] So a crash leaves each write whole or not at all; what belongs to all of them chains them."""
 
     def made(n: int) -> Sole:
         given = [{"data": [n, at], "tag": "t" * at or None, "node": "n" * n or None} for at in range(n + 1)]
@@ -217,8 +329,8 @@ def test_joined_writes_are_the_bytes_of_each_behind_the_other(each_kernel: str, 
     for more in (False, True):
         seq, at, raw, rows = 5, 0, b"", b""
         places: list[int] = []
-        for n, part in enumerate(parts):
-            frames, begins, entries = part.framed(3, seq, 77, frame.DURABLE, more and n == count - 1)
+        for part in parts:
+            frames, begins, entries = part.framed(3, seq, 77, frame.DURABLE, more)
             places += [at + offset for offset in array("Q", begins)]
             raw, rows, at, seq = raw + frames, rows + entries, at + len(frames), seq + part.records
         joined = Joined(parts)

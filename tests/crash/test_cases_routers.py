@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from tests.crash.kit_engine import Seen, Store, at_every_disk_call
+from topics.codec import frame
+from topics.engine import append as appending
 from topics.engine import route
 from topics.engine import snapshot as snapshots
-from topics.model import RouterConfig
+from topics.engine.append import Write
+from topics.engine.records import Joined, prepare
+from topics.model import AppendResult, Limits, RouterConfig
 
 AB = RouterConfig("a", "b")
 
@@ -132,3 +136,36 @@ def test_c38_a_crash_run_among_copies_is_told_again_and_no_seq_is_reused(lost: i
     store.engine.checkpoint(full=True)
     store.kill().start()
     assert (store.look("b").gaps, values(store.look("b"))) == ([run], values(seen))
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+def test_writes_staged_as_one_to_a_destination_are_there_with_its_copies_and_their_position_or_not_at_all(
+    durability: str,
+) -> None:
+    """S-212 c, RRC-1: torn behind any of its frames, a submission leaves every copy once, where readers saw it."""
+    store = Store().start()
+    store.put("a")
+    store.put("b", durability)
+    store.engine.put_router("r", AB)
+    store.write("a", 3)
+    copies = values(store.look("b"))
+    (path,) = store.wal_files()
+    before = frame.scan_frames(store.sim.files()[path]).stop
+    parts = [prepare([{"data": f"direct {n}"}], Limits()) for n in range(3)]
+    answers: list[Any] = []
+    with store.engine._owner:
+        appending.append(store.engine.core, Write("b", Joined(parts), None, None, None, None), answers.append)
+    assert isinstance(answers[0], AppendResult)
+    places = frame.scan_frames(store.sim.files()[path])
+    cuts = [at for at in places.rows["offset"].tolist() if at >= before]
+    assert len(cuts) >= 3 + 3 + 1, "copies, writes and a mark"
+    for cut in cuts:
+        torn = store.fork(store.sim.kill_image(), f"torn at {cut}")
+        file = torn.sim.open(path, "rw")
+        file.pwrite(bytes(places.stop - cut), cut)
+        file.close()
+        for _ in range(2):
+            torn.start()
+            seen = values(torn.look("b"))
+            assert {seq: data for seq, data in seen.items() if data.startswith("a/")} == copies, torn.label
+            torn.kill()

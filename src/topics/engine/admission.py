@@ -30,14 +30,15 @@ AT_ONCE: Final = 256
 
 
 class Turn:
-    """One write that waits for room, or behind one that does."""
+    """One write that waits for room, or behind one that does; or several that were gathered."""
 
-    __slots__ = ("alarm", "called", "go", "patient", "refuse", "since_ns", "size", "until_ns", "waited_ms")
+    __slots__ = ("alarm", "called", "go", "patient", "refuse", "since_ns", "size", "until_ns", "waited_ms", "writes")
 
-    def __init__(self, since_ns: int, until_ns: int, patient: bool) -> None:
+    def __init__(self, since_ns: int, until_ns: int, patient: bool, writes: int) -> None:
         self.since_ns = since_ns
         self.until_ns = until_ns
         self.patient = patient
+        self.writes = writes
         self.called = False
         """It was first in its line: nobody goes before it any more."""
         self.waited_ms: float | None = None
@@ -70,17 +71,17 @@ class Admission:
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    def turn(self, patient: bool) -> Turn | None:
-        """What a write waits with from now on; None: it does not, and was refused."""
+    def turn(self, patient: bool, writes: int = 1) -> Turn | None:
+        """What a write waits with from now on, or so many as one; None: it does not, and was refused."""
         self.on_full()
         if not self.patient:
             return None
         if self.pressure >= self.config.refuse_from and not patient:
-            self.refused["1"] += 1
+            self.refused["1"] += writes
             return None
         now = self._clock.monotonic_ns()
         most_ms = self.config.wait_long_ms if patient else self.config.wait_ms
-        return Turn(now, now + most_ms * 1_000_000, patient)
+        return Turn(now, now + most_ms * 1_000_000, patient, writes)
 
     def is_waited_for(self, shard: Shard) -> bool:
         """Whether somebody waits for room there: who comes now does so too."""
@@ -135,7 +136,7 @@ class Admission:
         self.room(shard)
 
     def _turn_away(self, turn: Turn, refuse: Callable[[TopicsError], None]) -> None:
-        self.refused["3" if turn.patient else "2"] += 1
+        self.refused["3" if turn.patient else "2"] += turn.writes
         refuse(self.refusal())
 
     def check_pool(self, full: bool) -> None:

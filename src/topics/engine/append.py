@@ -27,7 +27,7 @@ from topics.engine.admission import Turn
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.dedupe import Entry, IdempotencyKeys, Pending, Producers, Verdict
 from topics.engine.recent import TOPIC_RECORDS_MAX
-from topics.engine.records import NOTHING, STEP_BYTES, STEP_RECORDS, Given, Prepared, Ready, prepare, steps
+from topics.engine.records import NOTHING, STEP_BYTES, STEP_RECORDS, Given, Joined, Prepared, Ready, prepare, steps
 from topics.engine.router import Carried, Edge
 from topics.engine.topic import Appended, Lsn, Ticket, Topic
 from topics.errors import (
@@ -117,6 +117,11 @@ class Write(NamedTuple):
         return cls(name, prepared, idempotency_key, named, create, parsed, fault, disable_backpressure)
 
     @property
+    def writes(self) -> int:
+        """How many it is: more than one where several were gathered."""
+        return self.prepared.writes if isinstance(self.prepared, Joined) else 1
+
+    @property
     def creates(self) -> bool:
         """Whether it may create an absent topic (01 §2.1)."""
         if self.create is not None:
@@ -171,7 +176,7 @@ def append(core: Core, write: Write, done: Outcome, *, created: bool = False) ->
 def _append_in_line(core: Core, topic: Topic, write: Write, done: Outcome, created: bool) -> None:
     """Behind what is in front of it; if that waits for room, it begins to wait for it too."""
     if core.admission.waiting and write.turn is None and _must_wait(core, topic, write):
-        turn = core.admission.turn(write.disable_backpressure)
+        turn = core.admission.turn(write.disable_backpressure, write.writes)
         if turn is None:
             done(core.admission.refusal())
             return
@@ -198,7 +203,7 @@ def _create(core: Core, write: Write, done: Outcome) -> None:
 
 def _wait_to_create(core: Core, write: Write, done: Outcome, why: WalFull) -> None:
     """The shard of the topic that was to be created has no room."""
-    turn = write.turn or core.admission.turn(write.disable_backpressure)
+    turn = write.turn or core.admission.turn(write.disable_backpressure, write.writes)
     if turn is None:
         done(why)
         return
@@ -315,7 +320,7 @@ def _wait_for_room(
     core: Core, topic: Topic, write: Write, done: Outcome, created: bool, size: int, why: WalFull
 ) -> None:
     """Wait for room in the shard, with the topic's line behind it, or be refused (08 §6)."""
-    turn = write.turn or core.admission.turn(write.disable_backpressure)
+    turn = write.turn or core.admission.turn(write.disable_backpressure, write.writes)
     if turn is None:
         done(why)
         return

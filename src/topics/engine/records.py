@@ -127,7 +127,10 @@ Sole = Prepared | kernel.Written
 
 
 class Joined:
-    """Writes to one topic that are staged as one: each is a chain of its own in the log, whole or not there at all."""
+    """Writes to one topic that are staged as one: each is whole in the log or not there at all.
+
+    Each is a chain of its own there, unless something follows that belongs to all of them.
+    """
 
     __slots__ = ("_parts", "has_tags", "records", "total")
 
@@ -136,6 +139,11 @@ class Joined:
         self.records = sum([part.records for part in parts])
         self.total = sum([part.total for part in parts])
         self.has_tags = any(part.has_tags for part in parts)
+
+    @property
+    def writes(self) -> int:
+        """How many there are."""
+        return len(self._parts)
 
     @property
     def tags(self) -> list[str | None]:
@@ -155,15 +163,19 @@ class Joined:
     def framed(
         self, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, begin: int = 0, end: int | None = None
     ) -> tuple[bytes, bytes, bytes]:
-        """As of one write, always of all of them; `more` is said of the last one."""
+        """As of one write, always of all of them.
+
+        With `more` they are one chain with what follows: a router's mark speaks of all of them, and of the copies in
+        front [S-212 c].
+        """
         assert not begin
         assert end is None
         frames: list[bytes] = []
         begins: list[tuple[int, bytes]] = []
         entries: list[bytes] = []
-        at, last = 0, self._parts[-1]
+        at = 0
         for part in self._parts:
-            made, places, rows = part.framed(topic_id, first_seq, ts, flags, more and part is last)
+            made, places, rows = part.framed(topic_id, first_seq, ts, flags, more)
             frames.append(made)
             begins.append((at, places))
             entries.append(rows)

@@ -188,16 +188,20 @@ class Http1:
         if not exchange.answered:
             exchange.end()
 
-    def answer_known(self, known: Known, since_ns: int, body: bytes) -> None:
+    def answer_known(self, known: Known, since_ns: int, status: int, body: bytes) -> None:
         """Answer a request that was not executed by itself."""
         if known.wants_gzip and len(body) >= GZIP_FROM_BYTES:
-            self._lone(known, since_ns, lambda exchange: exchange.reply(200, body))
+            self._lone(known, since_ns, lambda exchange: exchange.reply(status, body))
         elif self._state is _BUSY:
-            self.send(200, (), JSON, body)
+            self.send(status, (), JSON, body)
 
     def fail_known(self, known: Known, since_ns: int, error: Exception) -> None:
         """The same with what went wrong."""
         self._lone(known, since_ns, lambda exchange: exchange.fail(error))
+
+    def abort(self) -> None:
+        """There will be no answer."""
+        self._transport.abort()
 
     def _lone(self, known: Known, since_ns: int, end: Callable[[Exchange], None]) -> None:
         if self._state is _BUSY:

@@ -391,6 +391,15 @@ def test_a_key_counts_with_every_request(topic: str) -> None:
             assert first.send(keyed["of-all"]).answer().status == 401
 
 
+def test_a_key_that_stands_where_none_belongs_is_not_kept(server: Running, topic: str) -> None:
+    """[KEY-5, API-8] It is ignored there, and it may be one all the same."""
+    with known_to(server, 1, write(topic, row(0))) as (client,):
+        for path in ("/v0/health?token=s3cret-in-a-query", f"/v0/topics/{topic}?x=1&token=s3cret-in-a-query"):
+            assert client.send(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()).answer().status == 200
+        heads = server.server.app.heads
+        assert "s3cret-in-a-query" not in server.on_loop(lambda: repr([heads.by_bytes, heads.by_digest]))
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -5,8 +5,8 @@ byte, with what it means: the parsed head, its route, and that nothing about it 
 these bytes, the settings and whether there are keys. Whatever depends on anything else is looked at for each request.
 
 Of a head with a token in it a keyed digest is kept, and whose token it is: never the token [KEY-5]. Not remembered is
-one that upgrades, expects, packs its body, or comes from a web page. Bounded; when it is full it begins anew. Event
-loop only.
+one that upgrades, expects, packs its body, comes from a web page, or has a token where it does not belong. Bounded;
+when it is full it begins anew. Event loop only.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Heads:
         if len(raw) > HEAD_BYTES_MAX or any(name in head.headers for name in _TELLING):
             return
         path, _, query = head.target.partition(b"?")
+        if b"token" in query:
+            return  # nothing looks at it [API-8], but a key it may be
         match = resolve(head.method, path)
         has_token = _TOKEN in head.headers
         if has_token and self._has_keys and (key is None or match.access is not Access.KEY):

@@ -338,11 +338,12 @@ class Leases:
             self._end(before)
         if seq in self.deliveries:
             self._take_out(seq)
+            self.deliveries[seq] = deliveries
         else:
+            self.deliveries[seq] = deliveries
             heappush(self._tracked, seq)
             if len(self._tracked) > _room(self.deliveries):
                 self._tracked = _tidied(self._tracked, self.deliveries.__contains__)
-        self.deliveries[seq] = deliveries
         lease = self.held[seq] = Lease(seq, node, id, deadline_ms, holder)
         self.in_flight += 1
         self._push_expiry(deadline_ms, seq)

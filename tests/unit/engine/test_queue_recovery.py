@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.engine.kit import STOPS, after_every_stop, everything
 from tests.unit.engine.kit_queue import QUEUE, Queue
 from topics.engine import queue
+from topics.engine.lease import ROOM
 from topics.errors import CommitFailed, ShardReadOnly, TopicsError
 from topics.model import DelayedJob
 
@@ -46,6 +47,21 @@ def test_durable_leases_are_back_with_everything(durability: str, how: str) -> N
     assert store.counts() == (3, 3, 0)
     jobs = store.jobs(9)
     assert [(job.seq, job.deliveries) for job in jobs] == [(3, 2), (5, 1), (6, 1)]
+
+
+@pytest.mark.parametrize("done", [ROOM - 1, ROOM, ROOM + 1])
+def test_a_recovered_lease_goes_with_its_job_however_many_were_done_before_it(done: int) -> None:
+    """[QRC-3, QOB-1, QOB-3]: what a delete by seq passes is neither in flight nor owed to `ready`."""
+    store = Queue(config={"leases_durable": True, "lease_ms": 3_600_000})
+    store.produce(done + 2)
+    for seq in range(1, done + 1):
+        assert store.claim() == [seq]
+        assert store.engine.ack(QUEUE, "w", [seq]).acked == 1
+    store.claim()
+    store.kill()
+    assert store.counts() == (1, 1, 0)
+    store.engine.delete(QUEUE, before_seq=done + 2)
+    assert store.counts() == (1, 0, 0)
 
 
 @pytest.mark.parametrize("how", KEPT)

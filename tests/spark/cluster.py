@@ -18,10 +18,10 @@ END_S = 30
 
 
 @contextmanager
-def cluster(folder: Path, hosts: Sequence[str]) -> Iterator[str]:
-    """A master and a worker of one core on each host; what to connect to."""
+def cluster(folder: Path, hosts: Sequence[str], python: str = sys.executable) -> Iterator[str]:
+    """A master and a worker of one core on each host; what to connect to. Tasks run in this Python."""
     port = free_port()
-    env = environment()
+    env = environment(python)
     master = f"spark://127.0.0.1:{port}"
     started = [_java(folder, env, "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")]
     try:
@@ -40,11 +40,14 @@ def cluster(folder: Path, hosts: Sequence[str]) -> Iterator[str]:
                 one.wait()
 
 
-def environment() -> dict[str, str]:
-    """Java as it is found, and this interpreter as `python3`: executors look for it in PATH (10 §8)."""
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+def environment(python: str = sys.executable) -> dict[str, str]:
+    """Java as it is found, and an interpreter as `python3`: executors look for it in PATH (10 §8)."""
+    path = os.pathsep.join([os.path.dirname(python), os.environ["PATH"]])
     own = {"SPARK_HOME": os.path.dirname(pyspark.__file__), "SPARK_LOCAL_IP": "127.0.0.1"}
-    return {**os.environ, "JAVA_HOME": find_java(), "PATH": path, "SPARK_DAEMON_MEMORY": "256m", **own}
+    env = {**os.environ, "JAVA_HOME": find_java(), "PATH": path, "SPARK_DAEMON_MEMORY": "256m", **own}
+    if python != sys.executable:
+        env.pop("PYTHONPATH", None)  # it is to have what it has, and nothing of ours
+    return env
 
 
 def _java(folder: Path, env: dict[str, str], name: str, *args: str) -> subprocess.Popen[bytes]:

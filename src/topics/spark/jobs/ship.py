@@ -16,7 +16,7 @@ from topics.spark.failure import SourceError
 
 NAME: Final = "topics_env"
 NEEDED: Final = ("crc32c", "msgspec", "numpy", "pyarrow", "xxhash")
-WHERE_THERE: Final = ("obstore", "lz4", "zstandard")
+WHERE_THERE: Final = ("topics-kernel", "obstore", "lz4", "zstandard")
 OWN: Final = ("topics", "pyspark_topics")
 
 

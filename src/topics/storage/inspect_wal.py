@@ -103,7 +103,7 @@ class _Group:
         self._strays()
         views = [n for n in numbers if self._has_content(n)]
         last = max(views, default=0)
-        if current is not None and current > max(numbers, default=0):
+        if current is not None and position[0] <= current and current > max(numbers, default=0):
             found.add("current_beyond", self._where(None), f"names {paths.wal_file(current)}, which is not there")
         self._holes([n for n in views if n >= position[0]], position)
         for n in numbers:

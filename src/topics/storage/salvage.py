@@ -197,8 +197,8 @@ class _GroupPlan:
 
     def pointers(self) -> list[Pointer]:
         highest = max((*self._numbers, *self._expected()), default=0)
-        if self._current is None or self._current <= highest:
-            return []
+        if self._current is None or self._current <= highest or self._current < self._position[0]:
+            return []  # one below the position was trimmed: the group has had nothing to write since
         return [Pointer(self._key, self._dir, self._current, highest)]
 
     def patches(self, looked: Callable[[int], None]) -> Iterator[Patch]:

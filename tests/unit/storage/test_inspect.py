@@ -420,6 +420,12 @@ def test_what_a_start_refuses_is_an_error(files: Files, code: str) -> None:
     assert ("error", code) in found(files)
 
 
+def test_a_group_that_wrote_nothing_since_its_files_were_trimmed_is_in_order() -> None:
+    """S-64, S-89: `CURRENT` names the newest file there was, below the position that replay begins at."""
+    assert ("error", "current_beyond") not in found(logs({}, current=5, position=(6, 0)))
+    assert ("error", "current_beyond") in found(logs({}, current=6, position=(6, 0)))
+
+
 def test_a_torn_tail_and_an_unclosed_log_are_notes() -> None:
     """06 §5 row 3."""
     assert found(logs({1: ONE + kit.append(4)[:30]}, current=1)) == {

@@ -269,6 +269,13 @@ def test_a_current_that_names_a_lost_file_is_rewritten(named: int) -> None:
     assert seqs(disk) == [1, 2]
 
 
+def test_a_current_whose_file_was_trimmed_is_left_alone() -> None:
+    """S-64, S-89: nothing behind the position that replay begins at is lost."""
+    trimmed = storekit.snapshot_file(1, [], [WalRow("", 6, 0)])
+    assert plan_salvage(disk_of({}, current=5, more=trimmed), ROOT).is_empty
+    assert not plan_salvage(disk_of({}, current=6, more=trimmed), ROOT).is_empty
+
+
 def test_a_current_without_any_file_is_removed() -> None:
     """S-64."""
     disk = disk_of({}, current=1)

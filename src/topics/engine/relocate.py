@@ -211,7 +211,8 @@ class Relocator:
             core.cold.relocated += 1
             core.logged = True  # the next snapshot says where it is
             reclaim.unlink_when_free(core, topic, one.first, move.generation, move.unlink)
-            self._apart(move.delete_others, done)
+            held = [old for old in range(move.generation) if core.pins.holds(topic.id, one.first, old)]
+            self._apart(partial(move.delete_others, frozenset(held)), done)
 
         self._apart(move.copy, copied)
 
@@ -282,6 +283,8 @@ class Relocator:
             current = not topic.removed and segments.find(one.first) is one and one.cold and not one.busy
             if error is None and (not current or one.generation != generation or one.unindexed):
                 error = OSError(f"segment {one.first} of {topic.name!r} has changed meanwhile")
+            elif error is None and core.pins.is_frozen(topic.id, one.first):
+                error = OSError(f"segment {one.first} of {topic.name!r} is held by a pinned snapshot now")
             if error is not None:
                 done(error)
             else:
@@ -302,16 +305,20 @@ class Relocator:
             topic = core.topics.get(drop.topic_id)
             if error is not None or topic is None or topic.removed:
                 if error is None:
-                    core.cold.drops.pop(drop.key, None)
+                    over()
                 done(error)
                 return
             one = topic.index.segments.find(drop.first) if drop.stub and topic.index.segments is not None else None
             if drop.stub and (one is None or one.busy):
                 if one is None:
-                    core.cold.drops.pop(drop.key, None)
+                    over()
                 done(None)
             else:
                 finish(one)
+
+        def over() -> None:
+            if core.cold.drops.get(drop.key) is drop:  # not one that was asked for meanwhile, and has more to do
+                del core.cold.drops[drop.key]
 
         def finish(one: Segment | None) -> None:
             if one is not None:
@@ -328,7 +335,7 @@ class Relocator:
                 if one is not None:
                     one.busy = False
                 if error is None:
-                    core.cold.drops.pop(drop.key, None)
+                    over()
                     if one is not None:
                         one.cold, one.idx_xxh3 = False, xxh3[0]
                 done(error)
@@ -371,7 +378,7 @@ class Relocator:
                 done(error)
                 return
             self._swept_ms = core.clock.now_ms()
-            gone = [id for id in found if id not in core.topics and id not in core.creating and id < core.next_topic_id]
+            gone = [id for id in found if self._is_gone(id)]
             stale = {id: self._stale(id, ids) for id, ids in found.items() if id in core.topics}
             self._apart(partial(sweep, gone, stale), done)
 
@@ -385,6 +392,12 @@ class Relocator:
 
         self._apart(look, looked)
 
+    def _is_gone(self, topic_id: int) -> bool:
+        """Whether nobody has or will have anything to do with a topic's objects."""
+        core = self._core
+        is_known = topic_id in core.topics or topic_id in core.creating or topic_id >= core.next_topic_id
+        return not is_known and not core.pins.holds(topic_id, None, None)
+
     def _stale(self, topic_id: int, ids: list[SegmentId]) -> list[SegmentId]:
         topic = self._core.topics[topic_id]
         segments = topic.index.segments
@@ -392,6 +405,8 @@ class Relocator:
             return []
         found = []
         for id in ids:
+            if self._core.pins.holds(topic_id, id.first, id.generation):
+                continue  # a later sweep has it
             one = segments.find(id.first)
             if one is None:
                 if id.first < topic.floor and (topic_id, id.first) not in self._core.cold.drops:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -384,6 +385,110 @@ def test_a_mostly_dead_cold_segment_comes_back_smaller_and_moves_again() -> None
     assert f"seg-{1:016d}.data" not in names
     assert kit.everything(store.engine).values == list(range(3, 21))
     store.kill()
+    assert kit.everything(store.engine).values == list(range(3, 21))
+
+
+def test_old_objects_of_a_rewritten_segment_wait_for_the_pin_of_a_plan_that_names_them() -> None:
+    """[A-8] Also while the segment moves again, and while objects are swept."""
+    store = store_of(20, reclaim_rewrite=True, rewrite_min_bytes=10)
+
+    def names() -> set[str]:
+        return {path.rpartition("/")[2] for path in cold_files(store)}
+
+    pin = store.engine.plan(kit.TOPIC, pin_ms=3_600_000).pin
+    assert pin is not None
+    store.engine.delete(kit.TOPIC, seqs=[1, 2])
+    store.engine.checkpoint(full=True)
+    for _ in range(3):
+        store.relocate()
+    old, fresh = f"seg-{1:016d}.data", f"seg-{1:016d}.g0001.data"
+    assert {old, fresh} <= names()
+    store.clock.jump(DAY_MS)
+    store.relocate()
+    assert {old, fresh} <= names()
+    store.engine.release_pin(pin.id)
+    store.clock.jump(DAY_MS)
+    store.relocate()
+    assert old not in names()
+    assert fresh in names()
+
+
+def test_objects_of_a_deleted_topic_are_not_swept_while_a_plan_holds_them() -> None:
+    """[A-8]"""
+    store = store_of(20)
+    pin = store.engine.plan(kit.TOPIC, pin_ms=3_600_000).pin
+    assert pin is not None
+    before = cold_files(store)
+    store.engine.delete_topic(kit.TOPIC)
+    store.clock.jump(DAY_MS)
+    store.relocate()
+    assert cold_files(store) == before
+    store.engine.release_pin(pin.id)
+    store.clock.jump(DAY_MS)
+    store.relocate()
+    assert cold_files(store) == ["cold/.topics-store"]
+
+
+class Held:
+    """Work for the tier that is not done before the test says so."""
+
+    def __init__(self, store: kit.Store, patch: pytest.MonkeyPatch, what: str) -> None:
+        self._owner = store.engine.owner
+        self._held: list[tuple[Callable[[], object], Callable[[BaseException | None], None]]] = []
+        apart = self._owner.apart
+
+        def hold(lane: str, work: Callable[[], object], done: Callable[[BaseException | None], None]) -> None:
+            if what in getattr(getattr(work, "func", work), "__qualname__", ""):
+                self._held.append((work, done))
+            else:
+                apart(lane, work, done)
+
+        patch.setattr(self._owner, "apart", hold)
+
+    def go_on(self) -> None:
+        work, done = self._held.pop(0)
+        work()
+        with self._owner:
+            done(None)
+
+
+def test_a_segment_that_a_floor_passes_while_its_objects_are_dropped_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[S-274] Its index was to stay when the objects were asked for, and is not when they have gone."""
+    store = store_of(20)
+    store.engine.delete(kit.TOPIC, seqs=[7, 8, 9])
+    store.engine.checkpoint(full=True)
+    held = Held(store, monkeypatch, "delete_objects")
+    store.relocate()
+    store.engine.delete(kit.TOPIC, before_seq=7)
+    store.engine.checkpoint(full=True)
+    held.go_on()
+    monkeypatch.undo()
+    store.relocate()
+    store.relocate()
+    assert not any(f"seg-{7:016d}" in path for path in store.sim.files())
+
+
+def test_a_cold_segment_is_not_rewritten_once_a_pinned_snapshot_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[A-15] Not even if it was being fetched for that already."""
+    store = store_of(20, reclaim_rewrite=True, rewrite_min_bytes=10, cold_rewrite_ms=1)
+    store.engine.delete(kit.TOPIC, seqs=[1, 2])
+    store.engine.checkpoint(full=True)
+    held = Held(store, monkeypatch, "Relocator.rewrite.<locals>.fetch")
+    store.relocate()
+    store.relocate()
+    pinned: list[Any] = []
+    with store.engine.owner:
+        store.engine.begin_checkpoint(pinned.append, 60_000)
+    one = segments_of(store.engine)[0]
+    held.go_on()
+    assert (one.generation, one.cold) == (0, True)
+    monkeypatch.undo()
+    store.engine.release_pin(pinned[0].pin.id)
+    store.clock.advance(DAY_MS)
+    store.relocate()
+    assert one.generation == 1
     assert kit.everything(store.engine).values == list(range(3, 21))
 
 

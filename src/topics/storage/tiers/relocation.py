@@ -87,14 +87,17 @@ class Relocation:
         self._copied_xxh3 = footer_hash(idx)
         files.fs.point("cold.after_copy")
 
-    def delete_others(self) -> None:
-        """Objects of generations that nothing names any more, once the stub names this one durably [S-285]."""
+    def delete_others(self, held: frozenset[int] = frozenset()) -> None:
+        """Objects of generations that nothing names any more, once the stub names this one durably [S-285].
+
+        `held` are generations that a pin holds [A-8]; a sweep takes them later.
+        """
         if not self.generation:
             return
         check_owner(self._root, self._store_id)
         store = self._root.topic(self.files.topic_id)
         for other in store.list():
-            if other.first == self.segment.first and other.generation != self.generation:
+            if other.first == self.segment.first and other.generation not in (self.generation, *held):
                 store.delete(other)
 
     def is_current(self) -> bool:

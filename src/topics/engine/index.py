@@ -353,8 +353,10 @@ class Index:
                 live = np.flatnonzero(live_of(run.entries))
                 sizes = np.cumsum(run.entries["len"][live].astype(np.int64) - ovh(run.entries[live]))
                 need = max(records - taken, int(np.searchsorted(sizes, nbytes - freed)) + 1 if nbytes > freed else 0)
-                if need <= 0 or not len(live):
+                if need <= 0:
                     break
+                if not len(live):
+                    continue
                 at = min(need, len(live)) - 1
                 taken, freed, last = taken + at + 1, freed + int(sizes[at]), run.first + int(live[at])
                 if taken >= records and freed >= nbytes:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.engine import kit
 from tests.unit.engine.kit import TOPIC, Store, gap, numbers, seqs, write
 from topics.engine import retention
+from topics.engine.index import CHUNK
 from topics.errors import RecordTooLarge, TopicFull
 from topics.model import new
 
@@ -384,3 +385,14 @@ def test_what_goes_is_the_same_whether_it_is_looked_up_one_by_one_or_at_once(
         return seen
 
     assert history(1 << 40) == history(-1)
+
+
+def test_a_new_cap_holds_at_once_behind_a_long_stretch_of_deleted_records() -> None:
+    """[CAP-2, CFG-9] Longer than what is looked at in one piece, in the middle of what has to go."""
+    store = Store()
+    engine = store.put()
+    engine.append(TOPIC, [new(n, tag="gone" if CHUNK < n <= 3 * CHUNK else None) for n in range(1, 5 * CHUNK + 1)])
+    engine.delete(TOPIC, match="gone")
+    store.put(cap_records=10)
+    assert engine.state(TOPIC).count == 10
+    assert engine.state(TOPIC).earliest_seq == 5 * CHUNK - 9

@@ -14,11 +14,11 @@ from topics.testing.enginesubject import EngineSubject
 
 QUICK = {
     "crash": 3_000,  # T1
-    "exhaustive": 10_000,  # T3
-    "faults": 2_000,  # T4
-    "mutants": 60,  # T5
-    "flips": 2_000,  # T6
-    "truncate": 1_800,  # T7
+    "exhaustive": 9_000,  # T3
+    "faults": 1_100,  # T4
+    "mutants": 50,  # T5
+    "flips": 1_000,  # T6
+    "truncate": 750,  # T7
     "fuzz": 60_000,  # T13
     "kill9": 4,  # T8
     "queue-chaos": 1_350,  # T12

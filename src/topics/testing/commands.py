@@ -50,11 +50,12 @@ SHOWN = 20
 SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardSubject, "engine": EngineSubject}
 """What is swept: the log library, the server's log, and the engine on it."""
 
-QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 600}
+QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 300}
 """Survivors that the quick size of `crash` judges; a whole engine takes long to open."""
 THIN = {
-    "wal": {"flips": 5, "truncate": 2},
-    "engine": {"exhaustive": 29, "faults": 1201, "flips": 613, "truncate": 251, "mutants": 5},
+    "wal": {"faults": 13, "flips": 11, "truncate": 5},
+    "shard": {"faults": 13},
+    "engine": {"exhaustive": 127, "faults": 1201, "flips": 1301, "truncate": 503, "mutants": 11},
 }
 """Of what a quick size has, every how many cases are taken; primes, so that no kind of case is left out."""
 
@@ -312,7 +313,7 @@ def fuzzing(args: argparse.Namespace) -> int:
     """Hostile bytes into every decoder [T13]."""
     execs = 60_000 if args.quick else args.execs
     count = len(fuzz.targets())
-    chunk = 5_000
+    chunk = 2_500 if args.quick else 5_000
     tally = Tally("fuzz", "execs")
     seeds = range(args.seed, args.seed + -(-execs // (count * chunk)))
     work = [(n, seed, chunk) for seed in (seeds if args.replay is None else [args.replay]) for n in range(count)]

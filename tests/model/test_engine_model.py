@@ -10,7 +10,7 @@ on from there.
     machine crash   the same    a state it had since the last sync,    a subset    empty, no higher head
                                 then one run told as `crash`
 
-`TOPICS_TEST_MACHINES` is how many machines run, 200 by default and 1000 for the full size; each takes 50 steps.
+`TOPICS_TEST_MACHINES` is how many machines run, 100 by default and 1000 for the full size; each takes 50 steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from topics.model import Gap, Producer, Record, Selector, TopicConfig, new
 from topics.testing import ManualClock, PowerLoss, SimFs
 from topics.testing.simfs import STYLES
 
-MACHINES = int(os.environ.get("TOPICS_TEST_MACHINES", "200"))
+MACHINES = int(os.environ.get("TOPICS_TEST_MACHINES", "100"))
 STEPS = 50
 
 PATH = "store"

@@ -5,7 +5,7 @@ leaves is certain: with durable leases everything, without them the jobs alone. 
 exactly the model's: no job lost, none acked twice, none with two holders, none delivered after its ack, dead letters
 exactly when due.
 
-`TOPICS_TEST_MACHINES` is how many machines run, 200 by default; each takes 50 steps.
+`TOPICS_TEST_MACHINES` is how many machines run, 100 by default; each takes 50 steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from topics.engine.engine import Engine
 from topics.model import new
 from topics.testing import ManualClock, SimFs
 
-MACHINES = int(os.environ.get("TOPICS_TEST_MACHINES", "200"))
+MACHINES = int(os.environ.get("TOPICS_TEST_MACHINES", "100"))
 STEPS = 50
 PATH = "store"
 QUEUE, DEAD = "jobs", "dead"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ STATUS = {
     "producer_gap": 409, "topic_exists_incompatible": 409, "topic_full": 422, "throttled": 429,
     "txn_conflict": 409, "txn_committed": 409, "txn_incomplete": 409,
 }  # fmt: skip
+EXAMPLES = 100 if os.environ.get("TOPICS_TEST_SWEEPS") == "full" else 50
 
 
 class Op(NamedTuple):
@@ -320,7 +322,7 @@ def fresh() -> Callable[[], str]:
     return lambda: f"e{next(count)}-"
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ops=OPS)
 def test_the_server_answers_like_the_engine(
     client: httpx.Client,

@@ -144,7 +144,7 @@ def _log(core: Core, topic: Topic, body: control.Delete, then: Callable[[int], N
         removed = topic.apply(body, lsn)
         assert removed is not None
         if topic.index.overlays:
-            topic.index.trim_overlays(topic.earliest_seq)
+            topic.index.trim_overlays(topic.earliest_seq, topic.evict_floor)
         if body.delete_number is not None and (lsn is not None or core.wal is None):
             core.deletes.note(topic, body, removed.records, lsn, now)
         then(removed.records)

@@ -22,7 +22,7 @@ import numpy as np
 from topics.codec import frame, project
 from topics.codec.frame import Frame
 from topics.codec.project import Projection
-from topics.codec.segment import DELETED, LOST, DataFrame, ovh
+from topics.codec.segment import DELETED, HOPS_SHIFT, LOST, DataFrame, ovh
 from topics.engine.recent import RecentFrames
 from topics.model import Selector
 from topics.storage.descriptor import Segment
@@ -95,12 +95,47 @@ class RamFrames:
 class Overlay:
     """A run of records that are in memory only."""
 
-    __slots__ = ("frames", "tags", "tail")
+    __slots__ = ("frames", "is_hole", "tags", "tail")
 
-    def __init__(self, first_seq: int) -> None:
+    def __init__(self, first_seq: int, *, is_hole: bool = False) -> None:
         self.tail = Tail(first_seq)
         self.frames = RamFrames()
         self.tags = TagIndex()
+        self.is_hole = is_hole
+        """It is all that is left of a longer one."""
+
+    def trim(self, below: int) -> None:
+        """Forget everything below a seq."""
+        tail = self.tail
+        tail.drop_through(min(below - 1, tail.end))
+        self.tags.drop_through(below - 1)
+        if tail.end < tail.first:
+            self.frames.drop_before(self.frames.end)
+        for run in tail.runs(tail.first, tail.first):
+            if isinstance(run, EntryRun):
+                self.frames.drop_before(int(run.locations[0]))
+
+
+def _holes(tail: Tail, lo: int, hi: int) -> Iterator[Overlay]:
+    """The holes of [lo, hi], each run for itself."""
+    for run in tail.runs(lo, hi):
+        if isinstance(run, GapRun):
+            if run.reason:
+                yield _hole(run.first, run.seqs, run.ts, run.reason, run.hops)
+            continue
+        words = run.entries["flags_ovh"]
+        starts = np.flatnonzero(np.diff(words, prepend=~words[:1]))
+        for at, behind in zip(starts.tolist(), [*starts[1:].tolist(), len(words)], strict=True):
+            flags = int(run.entries["flags"][at])
+            if flags & LOST:
+                ts, reason = int(run.entries["ts"][at]), int(words[at]) >> 8
+                yield _hole(run.first + at, behind - at, ts, reason, flags >> HOPS_SHIFT)
+
+
+def _hole(first: int, count: int, ts: int, reason: int, hops: int) -> Overlay:
+    overlay = Overlay(first, is_hole=True)
+    overlay.tail.append_gap(count, ts, reason, hops)
+    return overlay
 
 
 class Run(NamedTuple):
@@ -236,21 +271,21 @@ class Index:
             self.overlays.append(overlay)
         return overlay
 
-    def trim_overlays(self, below: int) -> None:
-        """Let go of what is dead in front of every overlay: nothing below `below` is live."""
+    def trim_overlays(self, below: int, told_from: int) -> None:
+        """Let go of what is dead in front of every overlay: nothing below `below` is live.
+
+        Holes from `told_from` on stay, for readers are still told of them [TRM-2].
+        """
+        kept: list[Overlay] = []
         for overlay in self.overlays:
-            if overlay.tail.first >= below:
-                break
-            overlay.tail.drop_through(min(below - 1, overlay.tail.end))
-            overlay.tags.drop_through(below - 1)
-            if overlay.tail.end < overlay.tail.first:
-                overlay.frames.drop_before(overlay.frames.end)
-            for run in overlay.tail.runs(overlay.tail.first, overlay.tail.first):
-                if isinstance(run, EntryRun):
-                    overlay.frames.drop_before(int(run.locations[0]))
-        # The newest stays, empty or not: its end is where the topic is.
-        while len(self.overlays) > 1 and self.overlays[0].tail.end < below:
-            del self.overlays[0]
+            if overlay.tail.first < below and not overlay.is_hole:
+                kept += _holes(overlay.tail, max(overlay.tail.first, told_from), below - 1)
+                overlay.trim(below)
+            # The newest stays, empty or not: its end is where the topic is.
+            dead_below = told_from if overlay.is_hole else below
+            if overlay.tail.end >= dead_below or overlay is self.overlays[-1]:
+                kept.append(overlay)
+        self.overlays = kept
 
     # -- looking -----------------------------------------------------------------------------------------------------
 

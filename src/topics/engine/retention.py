@@ -74,7 +74,7 @@ def enforce_caps(core: Core, topic: Topic) -> None:
         topic.evict(floor, taken, freed)
         core.losses.note_evicted(topic, before, floor - 1, taken)
         if topic.index.overlays:
-            topic.index.trim_overlays(topic.earliest_seq)
+            topic.index.trim_overlays(topic.earliest_seq, topic.evict_floor)
 
 
 def _is_over(topic: Topic) -> bool:
@@ -224,5 +224,5 @@ def _raise(core: Core, topic: Topic, body: control.EvictWatermark) -> None:
     topic.apply(body)
     if topic.count < count:
         core.losses.note(topic, "ttl" if by_age else "cap", before, topic.floor - 1, count - topic.count)
-    topic.index.trim_overlays(topic.earliest_seq)
+    topic.index.trim_overlays(topic.earliest_seq, topic.evict_floor)
     core.touch(topic)

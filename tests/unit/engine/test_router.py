@@ -527,6 +527,26 @@ def test_expired_records_are_never_forwarded() -> None:
     assert (seen.values, seen.ranges) == ([1], [(2, 3, "source_trim")])
 
 
+@pytest.mark.parametrize("durability", ["ephemeral", "memory", "fsync"])
+def test_holes_outlive_what_goes_in_front_of_them(durability: str) -> None:
+    """[TRM-2, FLR-5] Evicting or deleting older copies does not make the loss behind them silent."""
+    store = Store()
+    store.put("a", cap_records=1)
+    store.put("b", durability=durability, cap_records=1)
+    route(store.engine)
+    tap = Tap(store.engine)
+    tap.follow("b")
+    write(store.engine, 1, name="a")
+    write(store.engine, 2, 3, 4, name="a")
+    assert numbers(store.engine, "b").head_seq == 4
+    assert gap(store.engine.read("b", 1)) == (2, 3, "source_trim")
+    assert [got.said[:3] for got in tap.got if got.kind == "tombstone"] == [("source_trim", 2, 3)]
+    store.engine.delete("b", before_seq=5)
+    assert gap(store.engine.read("b", 1)) == (2, 3, "source_trim")
+    write(store.engine, 5, name="a")
+    assert everything(store.engine, "b", 1).ranges == [(2, 3, "source_trim")]
+
+
 def test_holes_travel_on_whatever_the_filter() -> None:
     """[TRM-2]."""
     store = Store()

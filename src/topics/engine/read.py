@@ -304,6 +304,8 @@ class _Walk:
             elif not self._deliver(piece):
                 return
             if self.cursor - self._start >= EXAMINED_MAX and self.cursor < self._head:
+                # A run that is told is told whole: the next read begins behind it.
+                self.cursor = max(self.cursor, self._told_through)
                 return
         # Whatever is not known of is dead: below the floors, or a silent gap.
         self.cursor = max(self.cursor, self._head)

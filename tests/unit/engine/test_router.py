@@ -21,6 +21,7 @@ from tests.unit.engine.kit import (
     write,
 )
 from tests.unit.engine.watchkit import Tap
+from topics.engine import read as reading
 from topics.engine.engine import Engine
 from topics.errors import (
     LimitReached,
@@ -545,6 +546,22 @@ def test_holes_outlive_what_goes_in_front_of_them(durability: str) -> None:
     assert gap(store.engine.read("b", 1)) == (2, 3, "source_trim")
     write(store.engine, 5, name="a")
     assert everything(store.engine, "b", 1).ranges == [(2, 3, "source_trim")]
+
+
+def test_a_long_run_of_holes_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[RD-4, RD-8] A read that ends within the run goes on behind it, and no cursor goes back."""
+    monkeypatch.setattr(reading, "EXAMINED_MAX", 4)
+    store = Store()
+    store.put("a", cap_records=1)
+    store.put("b")
+    route(store.engine, filter="x*")
+    write(store.engine, *range(51), name="a")
+    write(store.engine, 1, name="a", tag="x")
+    assert everything(store.engine, "b", limit=1).ranges == [(1, 50, "source_trim")]
+    tap = Tap(store.engine)
+    tap.follow("b", limit=1)
+    assert [got.cursors["b"] for got in tap.got] == [50, 51, 51]
+    assert [got.kind for got in tap.got] == ["tombstone", "record", "caught-up"]
 
 
 def test_holes_travel_on_whatever_the_filter() -> None:

@@ -592,6 +592,23 @@ def test_a_reconnect_without_an_id_goes_on_where_the_session_is(
     assert opened(wid=wid).take(2)[1].seqs == [3]
 
 
+def test_a_session_that_began_above_the_head_skips_nothing(
+    client: httpx.Client, server: Running, topic: str, opened: Open
+) -> None:
+    """[STR-7, EPO-3] The topic grows past the cursor that it began with, which no stream was ever handed."""
+    write(client, topic, 1, 2)
+    wid = watch(client, named={topic: {"from_seq": 5}})["wid"]
+    first = opened(wid=wid)
+    assert [one.cursors[topic] for one in first.until("caught-up")[1:]] == [0, 2, 2]
+    second = opened(wid=wid)
+    assert [one.kind for one in second.take(2)] == ["retry", "caught-up"]
+    first.close()
+    second.close()
+    until_streams(server, 0)
+    write(client, topic, 3, 4, 5, 6, 7)
+    assert opened(wid=wid).until_seq(7) == [3, 4, 5, 6, 7]
+
+
 @pytest.mark.parametrize(
     ("id", "first"),
     [

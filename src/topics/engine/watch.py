@@ -154,8 +154,8 @@ class Follower:
     """One topic on one connection. `topic` is None until its turn comes, and when the one followed is gone."""
 
     __slots__ = (
-        "cold", "cursor", "feed", "instance", "is_behind", "is_first", "is_reached", "is_stale", "lane", "name",
-        "share", "sink", "target", "topic", "view", "was",
+        "cold", "cursor", "feed", "instance", "is_behind", "is_first", "is_lowered", "is_reached", "is_stale", "lane",
+        "name", "share", "sink", "target", "topic", "view", "was",
     )  # fmt: skip
 
     def __init__(self, feed: Feed, name: str, cursor: int, view: View, instance: Instance | None) -> None:
@@ -175,6 +175,8 @@ class Follower:
         """It is in the feed's line, or being read for."""
         self.is_first = True
         """Nothing has been read yet since it was opened."""
+        self.is_lowered = False
+        """Its cursor was above the head, and begins anew [EPO-3]."""
         self.is_reached = False
         """`caught-up` was told since the last records."""
         self.is_stale = False
@@ -192,6 +194,7 @@ class Follower:
         self.is_stale = self.instance is not None and self.instance != found
         if self.is_stale:
             self.was = max(self.was, self.cursor)
+            self.is_lowered = False
         self.instance = found
         self.topic = topic
         self.target = topic.head
@@ -371,7 +374,9 @@ class Feed:
         framing, put = self.sink.framing, self.sink.put
         gap = result.tombstone
         if gap is not None:
-            follower.cursor = topic.evict_floor - 1 if gap.reason == "recreated" else gap.gap_to
+            is_anew = gap.reason == "recreated"
+            follower.cursor = topic.evict_floor - 1 if is_anew else gap.gap_to
+            follower.is_lowered = follower.is_lowered or (is_anew and not follower.is_stale)
             named = follower.is_first and framing.names_first_gap
             put(framing.tombstone(topic.name, gap, "from_seq_too_old" if named else gap.reason))
         follower.is_first = follower.is_stale = False

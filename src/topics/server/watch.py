@@ -89,14 +89,18 @@ class Place(msgspec.Struct):
     seq: int
     before: Place | None = None
     """Where it was in the instance before this one, or further in one before that."""
+    is_lowered: bool = False
+    """It was above the head, where nothing was ever sent [EPO-3]."""
 
     def after(self, follower: Follower) -> Place:
         """Where it is, with what a stream of it was sent."""
         found = follower.instance
-        if found is None or found.id < self.instance.id:
+        if found is None or found.id < self.instance.id or follower.is_first:
             return self
         if found == self.instance:
-            if not follower.is_stale:
+            if follower.is_lowered and not self.is_lowered:
+                self.is_lowered, self.seq = True, follower.cursor
+            elif not follower.is_stale:
                 self.seq = max(self.seq, follower.cursor)
             if self.before is not None:
                 self.before.seq = max(self.before.seq, follower.was)

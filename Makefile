@@ -36,7 +36,7 @@ types: env-dev
 
 pytest: env-dev
 	@if tools/kernel installed; then TOPICS_KERNEL=pure $(BIN)/pytest -n 2 -q $(BOTH); fi
-	@$(BIN)/pytest -n 2 --dist worksteal
+	@$(BIN)/pytest -n 3 --dist worksteal
 
 format: env-dev ## fix what ruff can fix and format the code
 	@$(BIN)/ruff check --fix-only --quiet $(CODE)

@@ -521,6 +521,8 @@ def frames_agree(
     mask: int,
 ) -> npt.NDArray[np.bool_]:
     """Which places hold the frame of that size and seq, intact and of the mask's topic."""
+    if kernel.native is not None and _all_agree(buffer, starts, sizes, seqs, mask):
+        return np.ones(len(starts), np.bool_)
     agree = heads_agree(buffer, starts, sizes, seqs)
     at = np.flatnonzero(agree)
     if not len(at):
@@ -532,6 +534,29 @@ def frames_agree(
     found = np.fromiter((digest(raw[start:end]) for start, end in spans), np.uint64, len(at))
     agree[at] = (found ^ np.uint64(mask) == _words(raw, sums, "<u8")) & _are_text(raw, parts_at(raw, starts))
     return agree
+
+
+def _all_agree(
+    buffer: Buffer,
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    seqs: npt.NDArray[np.uint64],
+    mask: int,
+) -> bool:
+    """Whether ascending places all do, found out in one pass; what is in between has to be intact, too."""
+    if not len(starts):
+        return False
+    begin, end = int(starts[0]), int(starts[-1]) + int(sizes[-1])
+    if not 0 <= begin <= end <= len(buffer):
+        return False
+    scan = scan_data(buffer, mask, begin, end)
+    rows, places = scan.rows, starts.astype(np.uint64)
+    if scan.stop != end or len(rows) < len(places):
+        return False
+    if len(rows) > len(places):
+        rows = rows[np.searchsorted(rows["offset"], places).clip(max=len(rows) - 1)]
+    agree = (rows["offset"] == places) & (rows["seq"] == seqs) & (rows["len"] == sizes)
+    return bool(agree.all())
 
 
 def _are_text(raw: bytes, parts: Parts) -> npt.NDArray[np.bool_]:

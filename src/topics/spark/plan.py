@@ -15,6 +15,7 @@ Pure functions; any thread.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -139,7 +140,8 @@ def lost_before(asked: int | None, floors: Floors, last: int) -> GapRow | None:
 
 def narrowed(item: TopicItem, first: int, last: int, floors: Floors) -> TopicItem:
     """What a reader needs of an item: rows of its own segments, no keys, no leases."""
-    rows = tuple(row for row in item.segments if row.first <= last and row.first + row.count > first)
+    low = bisect_right(item.segments, first, key=lambda row: row.first + row.count)
+    rows = item.segments[low : bisect_right(item.segments, last, key=lambda row: row.first)]
     return replace(
         item, segments=rows, keys=(), producers=(), queue=None,
         cap_floor=floors.cap, ttl_floor=floors.ttl, delete_below=floors.deleted_below,

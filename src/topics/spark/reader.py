@@ -76,6 +76,8 @@ class Reading:
         self.layout = Layout(source.options.columns, source.options.binary, source.options.meta_json)
         self.has_files = same_store(fs, source)
         self.cold = ColdTier(fs, source.cold, source.store)
+        self.listed: dict[int, list[int]] = {}
+        """Where segments begin, by topic: a directory that each piece listed would take the square of its size."""
         self._remote: Remote | None = None
         self._asking = threading.Lock()
 
@@ -140,10 +142,12 @@ def _from_files(reading: Reading, piece: Piece) -> Iterator[Rows]:
     wanted = Wanted(
         piece.min_ts, options.verify, options.tags, stretch.pending, told_deletes, piece.max_ts
     )  # fmt: skip
-    view = TopicView(reading, piece.item)
+    view = TopicView(reading, piece.item, reading.listed.get(piece.item.id))
     at = max(stretch.first, view.evict_floor)
     try:
         for told in _settled(view, stretch.first, stretch.last, wanted, LOOKS):
+            if view.listed is not None:
+                reading.listed[view.id] = view.listed
             if isinstance(told, Deleted):
                 yield arrow.deleted(piece.item.name, told.seqs, told.ts, layout)
                 continue

@@ -220,10 +220,12 @@ class _Pair(NamedTuple):
 class TopicView:
     """One topic of a directory, as an item of its snapshot describes it."""
 
-    def __init__(self, store: Directory, item: TopicItem) -> None:
+    def __init__(self, store: Directory, item: TopicItem, listed: list[int] | None = None) -> None:
         self.store = store
         self.item = item
         self._rows = {row.first: row for row in item.segments}
+        self.listed = listed
+        """Where segments begin, as it was found last. One that vanished since is noticed where it is opened."""
         self.files = SegmentFiles(store.fs, f"{store.path}/{paths.TOPICS_DIR}/{paths.topic_dir(item.id)}", item.id)
 
     @property
@@ -461,9 +463,10 @@ class TopicView:
 
     def _firsts(self) -> list[int]:
         try:
-            return [first for first in self.files.listing() if first <= self.ckpt_seq]
+            self.listed = [first for first in self.files.listing() if first <= self.ckpt_seq]
         except FileNotFoundError:
-            return []
+            self.listed = []
+        return self.listed
 
     def _spans(self, firsts: list[int]) -> Iterator[tuple[int, int]]:
         return zip(firsts, [*firsts[1:], self.ckpt_seq + 1], strict=False)
@@ -500,8 +503,9 @@ class _Scan:
         self._ended = False
 
     def run(self, at: int) -> Iterator[Told]:
-        self._firsts = self._topic._firsts()
-        listings = 1
+        listed = self._topic.listed
+        self._firsts = self._topic._firsts() if listed is None else listed
+        listings = 1 if listed is None else 0
         while at <= self._high and not self._ended:
             first, behind = self._around(at)
             pair = None if first is None else self._topic.open_pair(first, behind)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.unit.spark.kit import planned
+from tests.unit.spark.kit import planned, rows
 from tests.unit.storage import storekit
 from tests.unit.storage.storekit import Topic
 from topics.spark.plan import Partition
@@ -57,6 +57,24 @@ def test_partitions_hold_about_as_many_bytes_as_wanted() -> None:
     assert len([1 for topic, *_ in flat if topic == "other"]) > 1
     everything = cut(one, other, minPartitions="1")
     assert len(everything) == 1
+
+
+def test_a_task_lists_a_topic_once_however_many_segments_it_reads() -> None:
+    """P-11: reading costs what is read, not the square of it; each piece knows the row of its own segment alone."""
+    topic = Topic()
+    for _ in range(40):
+        topic.segment(2)
+    fs = storekit.on_sim(storekit.store(topic))
+    parts = planned(fs, NOW, topics=topic.name, minPartitions="2")
+    assert [len(part.pieces) for part in parts] == [20, 20]
+    assert {len(piece.item.segments) for part in parts for piece in part.pieces} == {1}
+    listed: list[str] = []
+    real = fs.listdir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fs, "listdir", lambda path: listed.append(path) or real(path))
+        found = rows(fs, parts)
+    assert [row["seq"] for row in found] == list(range(1, 81))
+    assert len([path for path in listed if "topics/" in path]) == len(parts)
 
 
 def test_segments_outside_of_the_bounds_are_not_in_the_plan() -> None:

@@ -44,6 +44,7 @@ class TcpProxy:
         self._stall_after: int | None = None
         self._cut: int | None = None
         self._lines: set[asyncio.Task[None]] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.port = free_port()
         self._loop = asyncio.new_event_loop()
@@ -101,23 +102,37 @@ class TcpProxy:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
 
     async def _end(self) -> None:
+        own = {asyncio.current_task()}
+        while accepting := asyncio.all_tasks() - self._lines - self._pumps - own:
+            await asyncio.wait(accepting)  # a connection that is half accepted when a server closes stays open for good
         if self._server is not None:
             self._server.close()
             self._server = None
         for task in self._lines:
             task.cancel()
         await asyncio.gather(*self._lines, return_exceptions=True)
+        for _ in range(3):  # until all of them are closed
+            await asyncio.sleep(0)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # just before it was told to refuse
+            _reset(writer)
+            return
+        self.connections += 1
+        task = self._loop.create_task(self._serve(reader, writer))
+        self._lines.add(task)
+
+        def over(task: asyncio.Task[None]) -> None:
+            # Also of one that was cancelled before it began.
+            _reset(writer)
+            self._lines.discard(task)
+
+        task.add_done_callback(over)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._server is None:  # accepted just before it was told to refuse
-            return _reset(writer)
-        task = asyncio.current_task()
-        assert task is not None
-        self._lines.add(task)
-        self.connections += 1
         try:
             if self._resets:
                 self._resets -= 1
@@ -126,9 +141,6 @@ class TcpProxy:
                 await self._connect(reader, writer)
         except (OSError, asyncio.CancelledError) as error:
             log.debug("cut off: %r", error)  # the other side sees a reset
-        finally:
-            _reset(writer)
-            self._lines.discard(task)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass bytes both ways until one side ends."""
@@ -138,9 +150,11 @@ class TcpProxy:
             self._loop.create_task(self._pump(reader, back, requests=True)),
             self._loop.create_task(self._pump(there, writer, cut)),
         ]
+        self._pumps.update(pumps)
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._pumps.difference_update(pumps)
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)

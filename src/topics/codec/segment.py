@@ -445,10 +445,20 @@ def check_entries(
     An entry is valid if the frame at its offset is intact, of this topic and seq, and as long as the entry says. Damage
     between the frames does no harm to them.
     """
-    starts = entries["offset"].astype(np.int64) - base
-    valid, rows = np.zeros(len(entries), np.bool_), np.zeros(len(entries), ROW)
+    return check_places(buffer, entries["offset"].astype(np.int64) - base, entries["len"], seqs, mask)
+
+
+def check_places(
+    buffer: Buffer,
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.integer[Any]],
+    seqs: npt.NDArray[np.uint64],
+    mask: int,
+) -> Checked:
+    """The same by ascending places and sizes in the buffer."""
+    valid, rows = np.zeros(len(starts), np.bool_), np.zeros(len(starts), ROW)
     at = 0
-    while at < len(entries):
+    while at < len(starts):
         start = int(starts[at])
         scan = scan_data(buffer, mask, start) if 0 <= start <= len(buffer) else None
         if scan is None or not len(scan.rows):
@@ -460,7 +470,7 @@ def check_entries(
         valid[at:behind] = (
             (rows["offset"][at:behind] == starts[at:behind])
             & (rows["seq"][at:behind] == seqs[at:behind])
-            & (rows["len"][at:behind] == entries["len"][at:behind])
+            & (rows["len"][at:behind] == sizes[at:behind])
         )
         at = behind
     return Checked(valid, rows)
@@ -521,8 +531,8 @@ def frames_agree(
     mask: int,
 ) -> npt.NDArray[np.bool_]:
     """Which places hold the frame of that size and seq, intact and of the mask's topic."""
-    if kernel.native is not None and _all_agree(buffer, starts, sizes, seqs, mask):
-        return np.ones(len(starts), np.bool_)
+    if kernel.native is not None:
+        return check_places(buffer, starts, sizes, seqs, mask).valid
     agree = heads_agree(buffer, starts, sizes, seqs)
     at = np.flatnonzero(agree)
     if not len(at):
@@ -534,29 +544,6 @@ def frames_agree(
     found = np.fromiter((digest(raw[start:end]) for start, end in spans), np.uint64, len(at))
     agree[at] = (found ^ np.uint64(mask) == _words(raw, sums, "<u8")) & _are_text(raw, parts_at(raw, starts))
     return agree
-
-
-def _all_agree(
-    buffer: Buffer,
-    starts: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    seqs: npt.NDArray[np.uint64],
-    mask: int,
-) -> bool:
-    """Whether ascending places all do, found out in one pass; what is in between has to be intact, too."""
-    if not len(starts):
-        return False
-    begin, end = int(starts[0]), int(starts[-1]) + int(sizes[-1])
-    if not 0 <= begin <= end <= len(buffer):
-        return False
-    scan = scan_data(buffer, mask, begin, end)
-    rows, places = scan.rows, starts.astype(np.uint64)
-    if scan.stop != end or len(rows) < len(places):
-        return False
-    if len(rows) > len(places):
-        rows = rows[np.searchsorted(rows["offset"], places).clip(max=len(rows) - 1)]
-    agree = (rows["offset"] == places) & (rows["seq"] == seqs) & (rows["len"] == sizes)
-    return bool(agree.all())
 
 
 def _are_text(raw: bytes, parts: Parts) -> npt.NDArray[np.bool_]:

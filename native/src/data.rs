@@ -47,7 +47,8 @@ pub fn verify(bytes: &[u8], mask: u64, begin: usize, end: usize) -> Checked {
     Checked { rows, stop: at, why }
 }
 
-fn checked(bytes: &[u8], at: usize, end: usize, mask: u64, last: Option<u64>) -> Result<usize, Why> {
+/// Where the frame at `at` ends; what is wrong with it otherwise.
+pub fn checked(bytes: &[u8], at: usize, end: usize, mask: u64, last: Option<u64>) -> Result<usize, Why> {
     if end - at < 4 {
         return Err(Why::Short);
     }
@@ -65,17 +66,23 @@ fn checked(bytes: &[u8], at: usize, end: usize, mask: u64, last: Option<u64>) ->
     if xxh3_64(&bytes[at + 4..behind - TAIL_BYTES]) ^ mask != u64_at(bytes, behind - TAIL_BYTES) {
         return Err(Why::Bad);
     }
-    let (node_len, tag_len, data_len) = lens(bytes, at);
-    if misfits(frame_len - FRAME_LEN_MIN, bytes[at + 4], node_len, tag_len, data_len) {
+    if !fits(bytes, at, behind) {
         return Err(Why::Misfit);
     }
     if last.is_some_and(|last| u64_at(bytes, at + 5) <= last) {
         return Err(Why::Disorder);
     }
+    let (node_len, tag_len, _) = lens(bytes, at);
     if node_len + tag_len > 0 && !is_text(bytes, at + HEADER_BYTES, node_len, tag_len) {
         return Err(Why::NotText);
     }
     Ok(behind)
+}
+
+/// Whether a frame says that it ends at `behind`, and its parts fill it.
+pub fn fits(bytes: &[u8], at: usize, behind: usize) -> bool {
+    let (frame_len, (node_len, tag_len, data_len)) = (u32_at(bytes, at), lens(bytes, at));
+    at + 4 + frame_len == behind && !misfits(frame_len - FRAME_LEN_MIN, bytes[at + 4], node_len, tag_len, data_len)
 }
 
 /// Entries of the WAL frames at rows of `frame::verify`, and their accounted sizes as 64-bit integers.

@@ -9,6 +9,7 @@ pub mod answer;
 pub mod data;
 pub mod frame;
 pub mod json;
+pub mod places;
 #[cfg(feature = "python")]
 mod python;
 pub mod record;

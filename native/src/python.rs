@@ -6,6 +6,7 @@ use crate::alone::alone;
 use crate::answer;
 use crate::data::{self, Made};
 use crate::frame::{self, Checked, Head, Out, FRAME_BYTES, FRAME_LEN_MAX, HAS_NODE, HAS_TAG, MORE};
+use crate::places::{self, Chosen};
 use crate::record;
 use crate::render::{self, Wanted};
 use crate::write::{self, Limits, Place, Scanned, Text};
@@ -15,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 /// Changes with any signature: `topics.codec.kernel` uses no other one.
-const INTERFACE: u32 = 3;
+const INTERFACE: u32 = 4;
 
 /// About what is done in the time that handing the interpreter over and back takes.
 const ALONE_BYTES: usize = 64 << 10;
@@ -423,6 +424,60 @@ fn verify_data<'py>(
     Ok(verified(py, found))
 }
 
+fn as_many(columns: &[&[u8]]) -> PyResult<()> {
+    if columns.iter().all(|column| column.len() == columns[0].len() && column.len() % 8 == 0) {
+        Ok(())
+    } else {
+        Err(PyValueError::new_err("as many numbers of each kind are needed"))
+    }
+}
+
+/// Which places hold a frame of that size and seq: 1 or 0 for each; with a mask, an intact one.
+#[pyfunction]
+#[pyo3(signature = (buffer, mask, starts, sizes, seqs, /))]
+fn agree<'py>(
+    py: Python<'py>,
+    buffer: PyBuffer<u8>,
+    mask: Option<u64>,
+    starts: &[u8],
+    sizes: &[u8],
+    seqs: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let raw = bytes(&buffer)?;
+    as_many(&[starts, sizes, seqs])?;
+    let found = work(py, raw.len(), || places::agree(raw, mask, starts, sizes, seqs));
+    Ok(PyBytes::new(py, &found))
+}
+
+type Arrow<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+/// Node, tag and data of frames that agree with their entries, as Arrow has them: which there are (nothing for all of
+/// them), their ends, their bytes. `None`: the twin has to look.
+#[pyfunction]
+#[pyo3(signature = (buffer, starts, entries, node, tag, data, binary, /))]
+#[allow(clippy::too_many_arguments)]
+fn columns<'py>(
+    py: Python<'py>,
+    buffer: PyBuffer<u8>,
+    starts: &[u8],
+    entries: &[u8],
+    node: bool,
+    tag: bool,
+    data: bool,
+    binary: bool,
+) -> PyResult<Option<[Arrow<'py>; 3]>> {
+    let raw = bytes(&buffer)?;
+    if starts.len() % 8 != 0 || starts.len() / 8 * frame::ENTRY_BYTES != entries.len() {
+        return Err(PyValueError::new_err("as many entries as places are needed"));
+    }
+    let chosen = Chosen { node, tag, data, binary };
+    let found = work(py, raw.len(), || places::columns(raw, starts, entries, chosen));
+    Ok(found.map(|columns| {
+        columns
+            .map(|one| (PyBytes::new(py, &one.present), PyBytes::new(py, &one.offsets), PyBytes::new(py, &one.values)))
+    }))
+}
+
 /// Entries of the frames at rows of `verify`, and their accounted sizes; `None` where the twin has to look.
 #[pyfunction]
 #[pyo3(signature = (buffer, rows, /))]
@@ -596,6 +651,8 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(answer_write, module)?)?;
     module.add_function(wrap_pyfunction!(verify, module)?)?;
     module.add_function(wrap_pyfunction!(verify_data, module)?)?;
+    module.add_function(wrap_pyfunction!(agree, module)?)?;
+    module.add_function(wrap_pyfunction!(columns, module)?)?;
     module.add_function(wrap_pyfunction!(index_rows, module)?)?;
     module.add_function(wrap_pyfunction!(tail_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(reframe, module)?)?;

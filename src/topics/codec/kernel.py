@@ -14,6 +14,7 @@ The choice is the process's. It is made at import and by whoever starts an engin
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Final, Literal, Protocol, cast
 
 from topics.errors import SettingsError
@@ -22,7 +23,7 @@ from topics.settings import environment
 Buffer = bytes | bytearray | memoryview
 Name = Literal["pure", "native"]
 
-INTERFACE: Final = 3
+INTERFACE: Final = 4
 """Of the compiled functions; a kernel with another one is none of ours."""
 
 
@@ -62,6 +63,8 @@ class Written(Protocol):
 
 
 Records = list[tuple[str | None, str | None, bytes]]
+Arrow = tuple[bytes, bytes, bytes]
+"""A column: which values there are, their ends, their bytes."""
 
 
 class Native(Protocol):
@@ -80,6 +83,10 @@ class Native(Protocol):
     ) -> bytes: ...
     def verify(self, buffer: Buffer, begin: int, end: int, /) -> tuple[bytes, int, int]: ...
     def verify_data(self, buffer: Buffer, mask: int, begin: int, end: int, /) -> tuple[bytes, int, int]: ...
+    def agree(self, buffer: Buffer, mask: int | None, starts: bytes, sizes: bytes, seqs: bytes, /) -> bytes: ...
+    def columns(
+        self, buffer: Buffer, starts: bytes, entries: bytes, node: bool, tag: bool, data: bool, binary: bool, /
+    ) -> Sequence[Arrow] | None: ...
     def index_rows(self, buffer: Buffer, rows: bytes, /) -> tuple[bytes, bytes] | None: ...
     def tail_bytes(self, entries: Buffer, ts_before: int, /) -> int | None: ...
     def reframe(

@@ -445,17 +445,7 @@ def check_entries(
     An entry is valid if the frame at its offset is intact, of this topic and seq, and as long as the entry says. Damage
     between the frames does no harm to them.
     """
-    return check_places(buffer, entries["offset"].astype(np.int64) - base, entries["len"], seqs, mask)
-
-
-def check_places(
-    buffer: Buffer,
-    starts: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.integer[Any]],
-    seqs: npt.NDArray[np.uint64],
-    mask: int,
-) -> Checked:
-    """The same by ascending places and sizes in the buffer."""
+    starts, sizes = entries["offset"].astype(np.int64) - base, entries["len"]
     valid, rows = np.zeros(len(starts), np.bool_), np.zeros(len(starts), ROW)
     at = 0
     while at < len(starts):
@@ -500,6 +490,8 @@ def heads_agree(
     buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], seqs: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.bool_]:
     """Which places hold a frame of that size and seq, filled by its parts; checksums are not computed [S-348]."""
+    if kernel.native is not None:
+        return _agree(kernel.native, buffer, starts, sizes, seqs, None)
     agree: npt.NDArray[np.bool_] = (starts >= 0) & (starts + sizes <= len(buffer)) & (sizes >= FRAME_BYTES_MIN)
     if not agree.all():
         at = np.flatnonzero(agree)
@@ -532,7 +524,7 @@ def frames_agree(
 ) -> npt.NDArray[np.bool_]:
     """Which places hold the frame of that size and seq, intact and of the mask's topic."""
     if kernel.native is not None:
-        return check_places(buffer, starts, sizes, seqs, mask).valid
+        return _agree(kernel.native, buffer, starts, sizes, seqs, mask)
     agree = heads_agree(buffer, starts, sizes, seqs)
     at = np.flatnonzero(agree)
     if not len(at):
@@ -544,6 +536,18 @@ def frames_agree(
     found = np.fromiter((digest(raw[start:end]) for start, end in spans), np.uint64, len(at))
     agree[at] = (found ^ np.uint64(mask) == _words(raw, sums, "<u8")) & _are_text(raw, parts_at(raw, starts))
     return agree
+
+
+def _agree(
+    native: kernel.Native,
+    buffer: Buffer,
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    seqs: npt.NDArray[np.uint64],
+    mask: int | None,
+) -> npt.NDArray[np.bool_]:
+    found = native.agree(buffer, mask, starts.tobytes(), sizes.tobytes(), seqs.tobytes())
+    return np.frombuffer(bytearray(found), np.bool_)
 
 
 def _are_text(raw: bytes, parts: Parts) -> npt.NDArray[np.bool_]:

@@ -12,9 +12,9 @@
     gap_to    int64                            last seq of a gap
     reason    string                           why a gap's seqs are missing
 
-A text column is cut out of the frames' buffer by Arrow itself: an array whose offsets are the beginnings and ends of
-its values, taken at every second place. Where an envelope's data ends is known without looking at it, but for records
-with meta [S-347], which are parsed in one call per batch.
+Text columns are cut out of the frames' buffer by the kernel, or by Arrow itself: an array whose offsets are the
+beginnings and ends of its values, taken at every second place. Where an envelope's data ends is known without looking
+at it, but for records with meta [S-347], which are parsed in one call per batch.
 
 Spark checks the schema of the first batch only (10 §8), so all batches here are made by one function. Pure; any thread.
 """
@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from topics.codec import envelope
+from topics.codec import envelope, kernel
 from topics.codec import segment as codec
 from topics.spark.options import COLUMNS
 from topics.storage.view import Batch, Tags
@@ -39,6 +39,7 @@ from topics.storage.view import Batch, Tags
 REASONS: Final = {1: "source_trim", 2: "corrupt", 3: "crash"}
 _TS: Final = pa.timestamp("us", "UTC")
 _MAP: Final = pa.map_(pa.string(), pa.string())
+_CUT: Final = ("node", "tag", "data")
 _TS_MS_MAX: Final = (2**63 - 1) // 1000
 
 Bools = npt.NDArray[np.bool_]
@@ -126,7 +127,10 @@ def deleted(topic: str, seqs: Seqs, ts: Seqs | None, layout: Layout) -> pa.Recor
 
 
 def metas(texts: Sequence[bytes | None]) -> pa.Array:
-    """Meta objects as a map column: strings as they are, other values as their JSON text, null as null [K-10]."""
+    """Meta objects as a map column: strings as they are, other values as their JSON text, null as null [K-10].
+
+    `ValueError` where one is none.
+    """
     present = [text for text in texts if text is not None]
     members = _members(present)
     counts = np.zeros(len(texts) + 1, np.int32)
@@ -141,10 +145,15 @@ def metas(texts: Sequence[bytes | None]) -> pa.Array:
 def filtered(rows: pa.RecordBatch, tags: Tags | None, nodes: tuple[str, ...] | None) -> pa.RecordBatch:
     """The rows with one of these tags and from one of these nodes."""
     if tags is not None:
-        rows = rows.filter(_tagged(rows.column("tag"), tags))
+        rows = _kept(rows, _tagged(rows.column("tag"), tags))
     if nodes is not None:
-        rows = rows.filter(pc.is_in(rows.column("node"), value_set=pa.array(nodes, pa.string())))
+        rows = _kept(rows, pc.is_in(rows.column("node"), value_set=pa.array(nodes, pa.string())))
     return rows
+
+
+def _kept(rows: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+    """Mostly all of them: the sidecar has picked them already."""
+    return rows if mask.true_count == len(mask) else rows.filter(mask)
 
 
 def _tagged(column: pa.Array, tags: Tags) -> pa.Array:
@@ -161,11 +170,35 @@ def _constant(topic: str, kind: str, n: int, wanted: frozenset[str]) -> dict[str
 
 def timestamps(ts_ms: Seqs) -> pa.Array:
     micros = np.minimum(ts_ms, np.uint64(_TS_MS_MAX)).astype(np.int64) * 1000
-    return pa.array(micros).cast(_TS)
+    return pa.Array.from_buffers(_TS, len(micros), [None, pa.py_buffer(micros)])
 
 
 def _texts(batch: Batch, layout: Layout, wanted: frozenset[str]) -> dict[str, pa.Array]:
     """The columns that are cut out of the frames."""
+    return _compiled(batch, layout, wanted) or _cut_out(batch, layout, wanted)
+
+
+def _compiled(batch: Batch, layout: Layout, wanted: frozenset[str]) -> dict[str, pa.Array] | None:
+    """The same in one call, where no record has meta."""
+    if kernel.native is None:
+        return None
+    node, tag, data = (name in wanted for name in _CUT)
+    found = kernel.native.columns(
+        batch.data, batch.offsets.tobytes(), batch.entries.tobytes(), node, tag, data, layout.binary
+    )  # fmt: skip
+    if found is None:
+        return None
+    n = len(batch.seqs)
+    made = {"meta": pa.nulls(n, pa.string() if layout.meta_json else _MAP)} if "meta" in wanted else {}
+    for name, column in zip(_CUT, found, strict=True):
+        if name in wanted:
+            kind = pa.binary() if name == "data" and layout.binary else pa.string()
+            present, offsets, values = (pa.py_buffer(raw) for raw in column)
+            made[name] = pa.Array.from_buffers(kind, n, [present if present.size else None, offsets, values])
+    return made
+
+
+def _cut_out(batch: Batch, layout: Layout, wanted: frozenset[str]) -> dict[str, pa.Array]:
     parts = codec.parts_at(batch.data, batch.offsets)
     flags = batch.entries["flags"]
     made = {}
@@ -216,7 +249,20 @@ def _meta(batch: Batch, starts: Ints, ends: Ints, has_meta: Bools, layout: Layou
     if not has_meta.any():
         return pa.nulls(len(starts), _MAP)
     rows = zip(starts.tolist(), ends.tolist(), has_meta.tolist(), strict=True)
-    return metas([batch.data[start:end] if has else None for start, end, has in rows])
+    texts = [batch.data[start:end] if has else None for start, end, has in rows]
+    try:
+        return metas(texts)
+    except ValueError as error:
+        raise BadRecord(_first_not_meta(texts, batch.seqs), "its meta is no JSON object") from error
+
+
+def _first_not_meta(texts: Sequence[bytes | None], seqs: Seqs) -> int:
+    for text, seq in zip(texts, seqs.tolist(), strict=True):
+        try:
+            metas([text])
+        except ValueError:
+            return int(seq)
+    raise AssertionError("metas that are right one by one are right together")
 
 
 def _cut(batch: Batch, starts: Ints, ends: Ints, valid: Bools | None, kind: pa.DataType) -> pa.Array:
@@ -254,7 +300,7 @@ def _members(texts: list[bytes]) -> list[dict[str, str | None]]:
     try:
         found = _MEMBERS.decode(b"[%b]" % b",".join(texts))
         return [{key: _value(bytes(value)) for key, value in one.items()} for one in found]
-    except msgspec.DecodeError:  # escapes of half a character are JSON, and no text
+    except ValueError:  # escapes of half a character are JSON, and no text
         return [_lenient(text) for text in texts]
 
 
@@ -268,6 +314,8 @@ def _lenient(text: bytes) -> dict[str, str | None]:
     """The members of one object, halves of characters replaced; values that are no strings keep their spelling."""
     numbers: dict[str, Any] = {"parse_int": _Spelled, "parse_float": _Spelled}
     members = json.loads(text, **numbers)
+    if not isinstance(members, dict):
+        raise ValueError("no JSON object")
     return {_whole(key): _text_of(value) for key, value in members.items()}
 
 

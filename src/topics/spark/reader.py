@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, groupby
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
+from topics.codec.segment import IDX
 from topics.codec.snapshot import TopicItem
 from topics.fs import Fs
 from topics.spark import arrow
@@ -41,6 +42,12 @@ from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, Told, T
 LOOKS: Final = 10
 LOOK_S: Final = 0.1
 """How often, and how long after each other, files that are missing are looked for again."""
+JOINED_RECORDS: Final = 4096
+JOINED_BYTES: Final = 1 << 20
+"""Smaller batches are put together until there is so much of them."""
+
+Found: TypeAlias = Batch | Lost | pa.RecordBatch
+"""What a piece holds: records as they are stored, and what is told besides."""
 AHEAD: Final = 4
 """Pieces that are fetched at a time from an object store."""
 AHEAD_BYTES: Final = 64 << 20
@@ -58,8 +65,8 @@ def read_partition(fs: Fs, partition: Partition) -> Iterator[pa.RecordBatch]:
     reading = Reading(fs, partition.source)
     try:
         for topic, pieces in groupby(partition.pieces, key=lambda piece: piece.item.name):
-            rows = chain.from_iterable(_in_order(reading, list(pieces)))
-            for batch in _policed(topic, rows, reading):
+            rows = _joined(chain.from_iterable(_in_order(reading, list(pieces))))
+            for batch in _policed(topic, _decoded(topic, rows, reading), reading):
                 if batch.num_rows:
                     yield batch
     finally:
@@ -100,13 +107,13 @@ class Reading:
             self._remote.close()
 
 
-def _in_order(reading: Reading, pieces: list[Piece]) -> Iterator[Iterable[Rows]]:
-    """The rows of each piece. Objects are fetched ahead: a request takes longer than decoding what it brings [K-13]."""
+def _in_order(reading: Reading, pieces: list[Piece]) -> Iterator[Iterable[Found]]:
+    """What each piece holds. Objects are fetched ahead: a request takes longer than decoding what it brings [K-13]."""
     if not (reading.has_files and reading.cold.is_remote) or any(piece.stretch.remote for piece in pieces):
         yield from (_piece(reading, piece) for piece in pieces)
         return
     with ThreadPoolExecutor(AHEAD, "topics-ahead") as pool:
-        waiting: deque[tuple[int, Future[list[Rows]]]] = deque()
+        waiting: deque[tuple[int, Future[list[Found]]]] = deque()
         for piece in pieces:
             while waiting and (len(waiting) == AHEAD or sum(n for n, _ in waiting) + piece.bytes > AHEAD_BYTES):
                 yield waiting.popleft()[1].result()
@@ -115,11 +122,52 @@ def _in_order(reading: Reading, pieces: list[Piece]) -> Iterator[Iterable[Rows]]
             yield waiting.popleft()[1].result()
 
 
-def _fetched(reading: Reading, piece: Piece) -> list[Rows]:
+def _fetched(reading: Reading, piece: Piece) -> list[Found]:
     return list(_piece(reading, piece))
 
 
-def _piece(reading: Reading, piece: Piece) -> Iterator[Rows]:
+def _joined(found: Iterable[Found]) -> Iterator[Found]:
+    """Small batches together: a filter leaves a few rows of each segment, and making rows of them has its price."""
+    held: list[Batch] = []
+    records = size = 0
+    for one in found:
+        if isinstance(one, Batch):
+            if not len(one.seqs):
+                continue
+            held.append(one)
+            records, size = records + len(one.seqs), size + len(one.data)
+            if records < JOINED_RECORDS and size < JOINED_BYTES:
+                continue
+        if held:
+            yield _together(held)
+            held, records, size = [], 0, 0
+        if not isinstance(one, Batch):
+            yield one
+    if held:
+        yield _together(held)
+
+
+def _together(held: list[Batch]) -> Batch:
+    if len(held) == 1:
+        return held[0]
+    begins = np.cumsum([0, *(len(one.data) for one in held)])[:-1]
+    offsets = [one.offsets + begin for one, begin in zip(held, begins.tolist(), strict=True)]
+    seqs, data = np.concatenate([one.seqs for one in held]), b"".join([one.data for one in held])
+    # By their bytes: fields that lie over one another do not survive `concatenate`.
+    entries = np.frombuffer(b"".join([one.entries.tobytes() for one in held]), IDX)
+    return Batch(held[0].first, held[-1].last, seqs, entries, np.concatenate(offsets), data, held[0].mask)
+
+
+def _decoded(topic: str, found: Iterable[Found], reading: Reading) -> Iterator[Rows]:
+    """Batches of records as rows."""
+    for one in found:
+        if isinstance(one, Batch):
+            yield from _records(topic, one, reading.options, reading.layout)
+        else:
+            yield one
+
+
+def _piece(reading: Reading, piece: Piece) -> Iterator[Found]:
     if piece.lost is not None:
         yield Lost(*piece.lost, "" if piece.lost.reason == RECREATED else "retention had passed this start")
     if piece.stretch.first > piece.stretch.last:
@@ -136,7 +184,7 @@ def _piece(reading: Reading, piece: Piece) -> Iterator[Rows]:
         )
 
 
-def _from_files(reading: Reading, piece: Piece) -> Iterator[Rows]:
+def _from_files(reading: Reading, piece: Piece) -> Iterator[Found]:
     options, layout, stretch = reading.options, reading.layout, piece.stretch
     told_deletes = options.include_deleted and options.all_kept
     wanted = Wanted(
@@ -155,7 +203,7 @@ def _from_files(reading: Reading, piece: Piece) -> Iterator[Rows]:
             if isinstance(told, Gap):
                 yield from _missing(reading, piece.item, told)
             else:
-                yield from _records(piece.item.name, told, options, layout)
+                yield told
     except ColdUnavailable as error:
         if options.url is None:
             hint = "mount the cold tier, or set `cold`; for an object store: `topics[s3]` and its credentials"
@@ -178,7 +226,7 @@ def _settled(view: TopicView, first: int, last: int, wanted: Wanted, looks: int)
             yield told
 
 
-def _from_server(reading: Reading, piece: Piece) -> Iterator[Rows]:
+def _from_server(reading: Reading, piece: Piece) -> Iterator[Found]:
     """What a piece holds, page by page, as frames; those of another instance do not verify [A-21]."""
     item, at, last = piece.item, piece.stretch.first, piece.stretch.last
     while at <= last:
@@ -212,7 +260,7 @@ def _page(remote: Remote, item: TopicItem, first: int, last: int) -> Page | None
     return page
 
 
-def _paged(reading: Reading, piece: Piece, page: Page, at: int) -> Iterator[Rows]:
+def _paged(reading: Reading, piece: Piece, page: Page, at: int) -> Iterator[Found]:
     """The rows of one page: what it says is missing, what it leaves out as deleted, and its records."""
     options, layout, last = reading.options, reading.layout, piece.stretch.last
     gap, found = page.tombstone, page.found
@@ -224,11 +272,10 @@ def _paged(reading: Reading, piece: Piece, page: Page, at: int) -> Iterator[Rows
     dated = Wanted(piece.min_ts, max_ts=piece.max_ts).dated(found.entries)
     kept = taken(np.flatnonzero(dated & (found.seqs <= np.uint64(last))))
     entries = found.entries[kept]
-    batch = Batch(
+    yield Batch(
         at, last, found.seqs[kept], entries, entries["offset"].astype(np.int64), bytes(found.frames),
         topic_mask(piece.item.id),
     )  # fmt: skip
-    yield from _records(piece.item.name, batch, options, layout)
 
 
 def _left_out(name: str, seqs: npt.NDArray[np.uint64], low: int, high: int, layout: Layout) -> Iterator[Rows]:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.spark.kit import PATH, History, rows
-from topics.spark import arrow
-from topics.spark.arrow import GapRow, Layout
+from topics.codec import envelope, kernel
+from topics.codec import segment as codec
+from topics.spark import arrow, reader
+from topics.spark.arrow import BadRecord, GapRow, Layout
 from topics.spark.options import COLUMNS, parse_read
+from topics.spark.plan import Lost
 from topics.spark.reader import plan_read
+from topics.storage.view import Batch
 
 TYPES = {
     "topic": pa.string(), "seq": pa.int64(), "ts": pa.timestamp("us", "UTC"), "node": pa.string(), "tag": pa.string(),
@@ -67,3 +77,76 @@ def test_any_subset_of_the_columns_is_that_part_of_all_of_them() -> None:
         None if row["data"] is None else str(row["data"]).encode() for row in whole
     ]
     history.engine.close()
+
+
+TEXTS = st.none() | st.text(max_size=4)
+RECORDS = st.lists(
+    st.tuples(TEXTS, TEXTS, st.text(max_size=6), st.none() | st.dictionaries(st.text(max_size=2), st.text(max_size=2))),
+    min_size=1,
+    max_size=9,
+)
+MASK = 0x1234_5678_9ABC_DEF0
+
+
+def stored(given: list[tuple[str | None, str | None, str, dict[str, str] | None]]) -> Batch:
+    """Records as a scan finds them."""
+    frames = []
+    for seq, (node, tag, data, meta) in enumerate(given, 1):
+        text = envelope.build(json.dumps(data).encode(), None if meta is None else json.dumps(meta).encode())
+        names = [None if one is None else one.encode() for one in (node, tag)]
+        frames.append(codec.encode(seq, seq, *names, text, MASK))
+    data = b"".join(frames)
+    found = codec.scan_data(data, MASK).rows
+    entries, offsets = codec.entries_of(data, found), found["offset"].astype(np.int64)
+    return Batch(1, len(given), found["seq"].copy(), entries, offsets, data, MASK)
+
+
+def made_of(batch: Batch, layout: Layout, *, pure: bool) -> object:
+    """The rows, or what is said of the record that is none."""
+    with pytest.MonkeyPatch.context() as patch:
+        if pure:
+            patch.setattr(kernel, "native", None)
+        try:
+            made = arrow.records("t", batch, layout)
+        except BadRecord as bad:
+            return bad.seq, str(bad)
+    made.validate(full=True)
+    return made.to_pylist()
+
+
+@given(RECORDS, st.data())
+def test_columns_cut_in_one_call_are_those_that_arrow_cuts(given: Any, chance: st.DataObject) -> None:
+    """K-3; damage that nobody looked for included [S-348]."""
+    layout = Layout(binary=chance.draw(st.booleans()), meta_json=chance.draw(st.booleans()))
+    batch = stored(given)
+    whole = made_of(batch, layout, pure=True)
+    assert made_of(batch, layout, pure=False) == whole
+    assert isinstance(whole, list)
+    assert [(row["node"], row["tag"]) for row in whole] == [(node, tag) for node, tag, _, _ in given]
+    at, bit = chance.draw(st.integers(0, len(batch.data) - 1)), chance.draw(st.integers(0, 7))
+    broken = batch._replace(data=batch.data[:at] + bytes([batch.data[at] ^ 1 << bit]) + batch.data[at + 1 :])
+    agree = codec.heads_agree(broken.data, broken.offsets, broken.entries["len"].astype(np.int64), broken.seqs)
+    kept = broken._replace(
+        seqs=broken.seqs[agree], entries=broken.entries[agree], offsets=broken.offsets[agree]
+    )  # fmt: skip
+    assert made_of(kept, layout, pure=False) == made_of(kept, layout, pure=True)
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=4))
+def test_small_batches_are_made_into_rows_together(given: Any) -> None:
+    """The same rows as one by one, in one batch where nothing lies between them."""
+    batches = [stored(one) for one in given]
+    lost = Lost(5, 6, "cap")
+    found = list(reader._joined([*batches, lost, *batches]))
+    assert [isinstance(one, Batch) for one in found] == [True, False, True]
+    alone = [row for one in batches for row in arrow.records("t", one, Layout()).to_pylist()]
+    assert [arrow.records("t", one, Layout()).to_pylist() for one in (found[0], found[2])] == [alone, alone]
+
+
+def test_large_batches_are_left_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more is held than a batch has anyway."""
+    one = stored([("n", "t", "x" * 100, None)])
+    monkeypatch.setattr(reader, "JOINED_BYTES", 2 * len(one.data))
+    assert [len(found.seqs) for found in reader._joined([one] * 5)] == [2, 2, 1]
+    monkeypatch.setattr(reader, "JOINED_RECORDS", 1)
+    assert [len(found.seqs) for found in reader._joined([one] * 3)] == [1, 1, 1]

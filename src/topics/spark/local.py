@@ -1,7 +1,5 @@
 """A local Spark session that is ready for topics [K-1]: loopback, Arrow, UTC, quiet; Java is found or brought.
 
-Rows go from Python to Java through Unix sockets, which takes a good part less than TCP does.
-
 Whoever has a session already needs none of this: the format is found by its name [K-2]. Driver only.
 """
 
@@ -21,7 +19,6 @@ LOOPBACK: Final = "127.0.0.1"
 CONF: Final[dict[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
-    "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",

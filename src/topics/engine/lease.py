@@ -414,9 +414,10 @@ class Leases:
             self._ahead.popleft()
 
     def forget_ahead(self) -> None:
-        """Records were deleted: what was looked up ahead may be among them."""
-        self._ahead.clear()
-        self._looked = self.cursor
+        """Records were deleted: what was looked up ahead may be among them, and is looked up again."""
+        if self._ahead:
+            self._looked = self._ahead[0] - 1
+            self._ahead.clear()
 
     def keep(self, live: Set[int]) -> None:
         """Only these of the jobs with a counter live."""
@@ -465,8 +466,8 @@ class Leases:
 
     def restart(self) -> None:
         """Replay is over: look for jobs from the beginning [QRC-8]."""
-        self.cursor = 0
-        self.forget_ahead()
+        self.cursor = self._looked = 0
+        self._ahead.clear()
 
     def page(self, after: int, count: int) -> Iterator[int]:
         """Live jobs that are leased or delayed, above a seq, by seq; at most so many."""

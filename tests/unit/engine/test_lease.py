@@ -388,6 +388,17 @@ def test_after_a_restart_a_job_whose_claim_was_not_kept_is_fresh() -> None:
     assert jobs.claim(9) == [1, 3]
 
 
+def test_a_delete_strands_no_job_below_one_that_was_delivered_before_the_restart() -> None:
+    """[QRC-8, ACK-5]: what came back is handed out first; fresh jobs below it are still to be had."""
+    jobs = Jobs(6)
+    jobs.leases.apply(5, Event(event=CLAIMED, node="a", lease_id=1, deadline_ms=10, deliveries=1))
+    jobs.leases.restart()
+    jobs.leases.expire(11)
+    assert jobs.claim(2) == [5, 1]
+    jobs.delete(3)
+    assert jobs.claim(9) == [2, 4, 6]
+
+
 # Cost
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.beat import Beat
 from bench.measure import Sample, curve_us
 from bench.slowdisk import CountedFs, LateFs
 from topics import settings
@@ -53,7 +54,8 @@ _COUNTERS = re.compile(rb"^topics_wal_(batches|fsyncs|frames)_total (\d+)", re.M
 @contextmanager
 def served(dir: Path, kind: str = "write", *, pinned: bool = True, **settings: object) -> Iterator[Target]:
     """Our server in a process of its own: `write`, `decode` for the baseline, `cold` with a tier that answers late,
-    `counted` for a look at its writes. Settings are named as variables are, without their prefix.
+    `counted` for a look at its writes, `beat` and `recovery` for one at its loop. Settings are named as variables are,
+    without their prefix.
     """
     words = [f"TOPICS_{name.upper()}={value}" for name, value in settings.items()]
     with started("bench.served", kind, str(dir), *words, pinned=pinned) as target:
@@ -192,19 +194,30 @@ def _server(kind: str, dir: str, given: Mapping[str, str]) -> tuple[Server, Coun
     return Server(settings.parse({"TOPICS_PORT": "0", **tier, **small, **given}), KeyRing(), fs=late), None
 
 
+BEATS = "beats.json"
+
+
 async def _serve(kind: str, dir: str, given: Mapping[str, str]) -> None:
     server, fs = _server(kind, dir, given)
     _, port = await server.listen()
+    # As the product's own process does.
+    sys.setswitchinterval(SWITCH_S)
+    beat = Beat() if kind in ("beat", "recovery") else None
+    if kind == "recovery":
+        print(port, flush=True)
     await server.recover(dir)
     if fs is not None:
         fs.begin()
-    # As the product's own process does.
-    sys.setswitchinterval(SWITCH_S)
     spare_the_collector()
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    print(port, flush=True)
+    if kind != "recovery":
+        print(port, flush=True)
+        if beat is not None:
+            beat.again()
     await stopping.wait()
+    if beat is not None:
+        beat.tell(Path(dir) / BEATS)
     if fs is not None:
         (Path(dir) / "writes.json").write_text(json.dumps(fs.told()), encoding="ascii")
     await server.drain()

@@ -29,6 +29,7 @@ def test_every_benchmark_is_known_and_says_what_it_measures() -> None:
         "http_read",
         "http_stall",
         "http_write",
+        "loop_stalls",
         "queue",
         "retained",
         "routers",

@@ -155,10 +155,10 @@ class TcpProxy:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._pumps.difference_update(pumps)
+            back.transport.abort()  # first: whoever ends the line may do so while it is waited for here
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            back.transport.abort()
 
     async def _pump(
         self,

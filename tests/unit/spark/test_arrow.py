@@ -93,12 +93,12 @@ def stored(given: list[tuple[str | None, str | None, str, dict[str, str] | None]
     frames = []
     for seq, (node, tag, data, meta) in enumerate(given, 1):
         text = envelope.build(json.dumps(data).encode(), None if meta is None else json.dumps(meta).encode())
-        names = [None if one is None else one.encode() for one in (node, tag)]
-        frames.append(codec.encode(seq, seq, *names, text, MASK))
-    data = b"".join(frames)
-    found = codec.scan_data(data, MASK).rows
-    entries, offsets = codec.entries_of(data, found), found["offset"].astype(np.int64)
-    return Batch(1, len(given), found["seq"].copy(), entries, offsets, data, MASK)
+        from_node, tagged = (None if one is None else one.encode() for one in (node, tag))
+        frames.append(codec.encode(seq, seq, from_node, tagged, text, MASK))
+    raw = b"".join(frames)
+    found = codec.scan_data(raw, MASK).rows
+    entries, offsets = codec.entries_of(raw, found), found["offset"].astype(np.int64)
+    return Batch(1, len(given), found["seq"].copy(), entries, offsets, raw, MASK)
 
 
 def made_of(batch: Batch, layout: Layout, *, pure: bool) -> object:
@@ -146,7 +146,11 @@ def test_small_batches_are_made_into_rows_together(given: Any) -> None:
 def test_large_batches_are_left_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more is held than a batch has anyway."""
     one = stored([("n", "t", "x" * 100, None)])
+
+    def joined(times: int) -> list[int]:
+        return [len(found.seqs) for found in reader._joined([one] * times) if isinstance(found, Batch)]
+
     monkeypatch.setattr(reader, "JOINED_BYTES", 2 * len(one.data))
-    assert [len(found.seqs) for found in reader._joined([one] * 5)] == [2, 2, 1]
+    assert joined(5) == [2, 2, 1]
     monkeypatch.setattr(reader, "JOINED_RECORDS", 1)
-    assert [len(found.seqs) for found in reader._joined([one] * 3)] == [1, 1, 1]
+    assert joined(3) == [1, 1, 1]

@@ -45,12 +45,12 @@ LOOK_S: Final = 0.1
 JOINED_RECORDS: Final = 4096
 JOINED_BYTES: Final = 1 << 20
 """Smaller batches are put together until there is so much of them."""
-
-Found: TypeAlias = Batch | Lost | pa.RecordBatch
-"""What a piece holds: records as they are stored, and what is told besides."""
 AHEAD: Final = 4
 """Pieces that are fetched at a time from an object store."""
 AHEAD_BYTES: Final = 64 << 20
+
+Found: TypeAlias = Batch | Lost | pa.RecordBatch
+"""What a piece holds: records as they are stored, and what is told besides."""
 
 
 def plan_read(fs: Fs, options: ReadOptions, now_ms: int) -> list[Partition]:

@@ -9,6 +9,7 @@ import pytest
 
 from bench import bench_http_commit as commit
 from bench import bench_http_write as write
+from bench import bench_loop_stalls as stalls
 from bench import bench_retained as retained
 from bench import bench_sse as sse
 from bench import served
@@ -26,7 +27,7 @@ GROUPS = [
 ]
 
 
-RUN = [GROUPS[0], GROUPS[2], GROUPS[4]]
+RUN = [GROUPS[0], GROUPS[2], GROUPS[4], *stalls.groups(True)]
 
 
 @pytest.mark.parametrize("group", RUN, ids=[group.name for group in RUN])

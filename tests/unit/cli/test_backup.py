@@ -136,8 +136,8 @@ def test_a_running_server_is_copied_while_it_runs(topics: Run, server: Running, 
     with server.client(key="boss") as client:
         client.post("/v0/topics/orders", json=records(11, 12, 13))
         client.post("/v0/topics/orders/delete", json={"seqs": [2]})
-    # A delete, a grown one, a new one; and another one if the server makes a checkpoint of its own in between.
-    assert topics("backup", *words).json["copied_segments"] in (3, 4)
+    again = topics("backup", *words).json
+    assert 3 <= again["copied_segments"] < again["segments"], f"a delete, a grown one, a new one: {again}"
     assert pins(server) == 0
     assert topics("restore", tmp_path / "bk", tmp_path / "new").status == 0
     assert seqs(tmp_path / "new") == [1, *range(3, 14)]

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench.beat import Beat
+from bench.beat import Beat, TimedLoop
 from bench.measure import Sample, curve_us
 from bench.slowdisk import CountedFs, LateFs
 from topics import settings
@@ -195,6 +195,7 @@ def _server(kind: str, dir: str, given: Mapping[str, str]) -> tuple[Server, Coun
 
 
 BEATS = "beats.json"
+BEATING = ("beat", "recovery")
 
 
 async def _serve(kind: str, dir: str, given: Mapping[str, str]) -> None:
@@ -202,7 +203,7 @@ async def _serve(kind: str, dir: str, given: Mapping[str, str]) -> None:
     _, port = await server.listen()
     # As the product's own process does.
     sys.setswitchinterval(SWITCH_S)
-    beat = Beat() if kind in ("beat", "recovery") else None
+    beat = Beat() if kind in BEATING else None
     if kind == "recovery":
         print(port, flush=True)
     await server.recover(dir)
@@ -214,7 +215,7 @@ async def _serve(kind: str, dir: str, given: Mapping[str, str]) -> None:
     if kind != "recovery":
         print(port, flush=True)
         if beat is not None:
-            beat.again()
+            asyncio.get_running_loop().call_soon(beat.again)  # behind what this start still takes
     await stopping.wait()
     if beat is not None:
         beat.tell(Path(dir) / BEATS)
@@ -230,7 +231,9 @@ def main(kind: str, dir: str, *words: str) -> None:
         if find_spec("topics.server.gather"):  # an older commit that is compared with has none
             gathering = import_module("topics.server.gather").Gathering
             gathering.take = lambda *write: False
-    uvloop.run(_serve(kind, dir, dict(word.split("=", 1) for word in words)))
+    loop = TimedLoop if kind in BEATING else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(_serve(kind, dir, dict(word.split("=", 1) for word in words)))
 
 
 if __name__ == "__main__":

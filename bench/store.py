@@ -29,7 +29,7 @@ from topics.storage.snapshot import SnapshotStore
 
 TOPIC = "orders"
 DATA_BYTES = 100
-NEVER_MS = 1 << 40
+NEVER = NEVER_MS = 1 << 40
 _SEQ_AT = 5
 _SUM_BYTES = 9
 """At the end of a `.data` frame: checksum and delete byte."""
@@ -57,9 +57,16 @@ def shared(dir: Path, name: str, build: Callable[[Path], None]) -> Path:
 def killed(dir: Path, count: int) -> None:
     """The files of an engine that holds so many records in its WAL and none in segments, as a kill leaves them."""
     live = dir.with_name(f"{dir.name}.live")
-    # One file: each new one asks for a checkpoint.
+    # Each new file asks for a checkpoint, which finds nothing that is due.
     config = EngineConfig(
-        checkpoint_ms=NEVER_MS, tail_records_max=1 << 40, tail_bytes_max=1 << 40, wal_file_bytes=count * 512
+        checkpoint_ms=NEVER_MS,
+        checkpoint_records=NEVER,
+        checkpoint_bytes=NEVER,
+        segment_max_events=NEVER,
+        segment_max_bytes=NEVER,
+        tail_records_max=NEVER,
+        tail_bytes_max=NEVER,
+        wal_retain_files=NEVER,
     )
     with Engine.open(str(live), config) as engine:
         engine.put_topic(TOPIC, {"durability": "disk"})

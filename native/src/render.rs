@@ -28,16 +28,59 @@ pub fn number(mut value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
+const SEQ: &[u8] = b",{\"$seq\":";
+const TS: &[u8] = b",\"$ts\":";
+
+/// What a record begins with, and the comma in front: seqs ascend and instants repeat, so most of it stays as it was.
+struct Opening {
+    text: Vec<u8>,
+    /// Where the digits of the seq end; 0: nothing was written yet.
+    seq_end: usize,
+    seq: u64,
+    ts: u64,
+}
+
+impl Opening {
+    fn new() -> Self {
+        Opening { text: Vec::with_capacity(64), seq_end: 0, seq: 0, ts: 0 }
+    }
+
+    fn turn_to(&mut self, seq: u64, ts: u64) {
+        let is_next = self.seq_end > 0 && ts == self.ts && seq.checked_sub(1) == Some(self.seq);
+        if !(is_next && self.count_on()) {
+            self.text.clear();
+            self.text.extend_from_slice(SEQ);
+            number(seq, &mut self.text);
+            self.seq_end = self.text.len();
+            self.text.extend_from_slice(TS);
+            number(ts, &mut self.text);
+        }
+        (self.seq, self.ts) = (seq, ts);
+    }
+
+    /// The next seq in place of this one; false where it takes another digit.
+    fn count_on(&mut self) -> bool {
+        for digit in self.text[SEQ.len()..self.seq_end].iter_mut().rev() {
+            if *digit < b'9' {
+                *digit += 1;
+                return true;
+            }
+            *digit = b'0';
+        }
+        false
+    }
+}
+
 /// Records as JSON with commas in between.
-#[derive(Default)]
 pub struct Projected {
     pub text: Vec<u8>,
+    opening: Opening,
 }
 
 impl Projected {
     /// Room for so many records of so many bytes.
     pub fn with_room(records: usize, bytes: usize) -> Self {
-        Projected { text: Vec::with_capacity(bytes + records * 24) }
+        Projected { text: Vec::with_capacity(bytes + records * 24), opening: Opening::new() }
     }
 
     fn quoted(&mut self, text: &[u8]) -> Option<()> {
@@ -52,13 +95,9 @@ impl Projected {
         if envelope.len() <= DATA_AT {
             return None;
         }
-        if !self.text.is_empty() {
-            self.text.push(b',');
-        }
-        self.text.extend_from_slice(b"{\"$seq\":");
-        number(one.seq, &mut self.text);
-        self.text.extend_from_slice(b",\"$ts\":");
-        number(one.ts, &mut self.text);
+        self.opening.turn_to(one.seq, one.ts);
+        let comma = usize::from(self.text.is_empty());
+        self.text.extend_from_slice(&self.opening.text[comma..]);
         if let Some(node) = one.node {
             self.text.extend_from_slice(b",\"$node\":");
             self.quoted(node)?;
@@ -81,6 +120,10 @@ impl Projected {
         };
         if wanted.data {
             self.text.extend_from_slice(b",\"data\":");
+            if data_end == end {
+                self.text.extend_from_slice(&envelope[DATA_AT..]); // with the brace that ends the envelope
+                return Some(());
+            }
             self.text.extend_from_slice(&envelope[DATA_AT..data_end]);
         }
         self.text.push(b'}');
@@ -170,6 +213,19 @@ mod tests {
     use super::*;
     use crate::data::{reframe, Made};
     use crate::frame::{append, Head, Out};
+
+    #[test]
+    fn the_opening_is_written_anew_where_counting_on_is_not_enough() {
+        let mut opening = Opening::new();
+        let told = [(0, 0), (1, 0), (8, 7), (9, 7), (10, 7), (11, 7), (11, 7), (12, 9), (99, 9), (100, 9), (5, 9)];
+        for (seq, ts) in told.into_iter().chain((995..1005).map(|seq| (seq, u64::MAX))) {
+            opening.turn_to(seq, ts);
+            assert_eq!(opening.text, format!(",{{\"$seq\":{seq},\"$ts\":{ts}").into_bytes());
+        }
+        opening.turn_to(u64::MAX, 0);
+        opening.turn_to(0, 0);
+        assert_eq!(opening.text, b",{\"$seq\":0,\"$ts\":0");
+    }
 
     #[test]
     fn frames_become_json() {

@@ -32,3 +32,8 @@ class SystemClock:
 
     # Called several times for each request: one call less.
     monotonic_ns = staticmethod(time.monotonic_ns)
+
+
+def pause(ns: int) -> None:
+    """Leave the processor to others for a while; nothing may depend on how long that is."""
+    time.sleep(ns / 1e9)

@@ -11,9 +11,10 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.api.kit import Running
+from tests.api.kit import Running, running
 from tests.console.kit import NARROW, Console, asking, ok, put, rows, see_seq, visiting, write
 from tests.console.test_tail import HIDE, free_port, is_live
+from topics.engine.config import EngineConfig
 from topics.testing.serverproc import ServerProcess
 
 LONG = "n" * 255
@@ -355,3 +356,76 @@ def test_dots_alone_lead_nowhere(console: Console, client: httpx.Client) -> None
         expect(console.page.get_by_role("alert").first).to_be_visible()
         paths = {url.partition("?")[0] for url in console.asked if url.startswith("/v0/topics/")}
         assert paths <= {f"/v0/topics/{name}%20", f"/v0/topics/{name}%20/segments"}, json.dumps(sorted(console.asked))
+
+
+def test_redriving_ends_where_jobs_that_are_no_letters_come_again(console: Console, client: httpx.Client) -> None:
+    """A lease of a millisecond is over before the next claim: what cannot go back is claimed for ever otherwise."""
+    put(client, "busy", type="queue")
+    put(client, "busy.dead", type="queue", lease_ms=1)
+    put(client, "busy.jobs", type="queue", dead_letter="busy.dead")
+    write(client, "busy.dead", "no letter", "nor this")
+    letter = {"data": 1, "meta": {"$dead_letter_from": "busy"}}
+    ok(client.post("/v0/topics/busy.dead", json={"records": [letter]}))
+    page = console.at("#/queues/busy.jobs")
+    page.get_by_role("button", name="Redrive all").click()
+    expect(page.get_by_text("1 dead letter is back in the queue.")).to_be_visible()
+    assert ok(client.get("/v0/topics/busy"))["queue"]["ready"] == 1
+    assert ok(client.get("/v0/topics/busy.dead"))["count"] == 2
+
+
+WATCH_LIST = """() => {
+  window.leastRows = Infinity;
+  const panel = [...document.querySelectorAll(".panel")].find((one) => one.textContent.startsWith("Losses"));
+  const look = () => { window.leastRows = Math.min(window.leastRows, panel.querySelectorAll("ul.told li").length); };
+  look();
+  new MutationObserver(look).observe(panel, { childList: true, subtree: true });
+}"""
+
+
+def test_the_newest_losses_stay_in_sight_while_others_come(browser: Browser) -> None:
+    """[U-33] The list is changed, not emptied and filled again."""
+    config = EngineConfig(loss_merge_ms=50)
+    with running(config=config) as server, server.client() as client, visiting(browser, server.url) as console:
+        put(client, "capped", cap_records=1)
+        write(client, "capped", 1)
+        write(client, "capped", 2)
+        page = console.at("#/")
+        panel = page.locator(".panel", has=page.get_by_role("heading", name="Losses"))
+        expect(panel.locator("li", has_text="capped 1 – 1")).to_be_visible()
+        page.evaluate(WATCH_LIST)
+        write(client, "capped", 3)
+        expect(panel.locator("li", has_text="capped 2 – 2")).to_be_visible()
+        assert page.evaluate("window.leastRows") >= 1
+
+
+def test_segments_of_several_pages_are_all_there(browser: Browser) -> None:
+    """[A-8] Whoever stands between asks for fewer at a time than the console does."""
+
+    def fewer(route: Route) -> None:
+        mark = "&" if "?" in route.request.url else "?"
+        route.continue_(url=f"{route.request.url}{mark}limit=2")
+
+    with running(env={"TOPICS_SEGMENT_MAX_EVENTS": "10"}) as server, visiting(browser, server.url) as console:
+        with server.client() as client:
+            put(client, "long")
+            write(client, "long", *range(65))
+            ok(client.post("/v0/checkpoint", json={"full": True}))
+        console.page.route(re.compile(r"/v0/topics/long/segments(\?from_seq=\d+)?$"), fewer)
+        page = console.at("#/topics/long?view=segments")
+        expect(page.get_by_role("img", name="7 segments")).to_be_visible()
+        expect(page.get_by_role("region", name="segments").get_by_role("row")).to_have_count(8)
+
+
+def test_commands_name_the_address_that_the_visitor_uses(console: Console, client: httpx.Client) -> None:
+    """Behind a proxy that gives the server a path of its own."""
+
+    def forward(route: Route) -> None:
+        route.fulfill(response=route.fetch(url=route.request.url.replace("/under/this", "", 1)))
+
+    put(client, "proxied")
+    console.page.route("**/under/this/**", forward)
+    console.page.goto(f"{console.url}/under/this/console/#/topics/proxied?view=publish")
+    command = console.page.get_by_label("command", exact=True)
+    expect(command).to_contain_text(f"{console.url}/under/this/v0/topics/proxied'")
+    console.page.get_by_role("button", name="Publish").click()
+    expect(console.page.get_by_text("Written as seq 1")).to_be_visible()

@@ -341,7 +341,7 @@ def scan_frames(buffer: Buffer, start: int = 0, end: int | None = None) -> Frame
     if not 0 <= start <= end:
         raise ValueError(f"range {start}..{end} is not in the buffer")
     if kernel.native is not None:
-        return _scanned(view, *kernel.native.verify(view, start, end))
+        return _scanned(view, *_verified(view, start, end, kernel.native))
     offsets, stop, why = _walk(view, start, end, end)
     heads = gather(view, offsets, HEADER)
     valid, detail = _first_format_error(view, offsets, heads)
@@ -350,6 +350,8 @@ def scan_frames(buffer: Buffer, start: int = 0, end: int | None = None) -> Frame
     return FrameScan(_rows(offsets[:valid], heads[:valid]), stop, why, detail)
 
 
+SCAN_BYTES: Final = 2 << 20
+"""Scanned at once."""
 VERDICTS: Final = (
     (Why.SHORT, ""),
     (Why.ZERO, ""),
@@ -361,9 +363,23 @@ VERDICTS: Final = (
 """What the numbers of the compiled scans stand for."""
 
 
-def _scanned(view: memoryview, raw: bytes, stop: int, verdict: int) -> FrameScan:
+def _verified(view: memoryview, start: int, end: int, native: kernel.Native) -> tuple[npt.NDArray[np.void], int, int]:
+    """The compiled scan in pieces: what it found is copied while no other thread of the process runs."""
+    found: list[npt.NDArray[np.void]] = []
+    at, size = start, SCAN_BYTES
+    while True:
+        until = min(at + size, end)
+        raw, stop, verdict = native.verify(view, at, until)
+        found.append(np.frombuffer(raw, ROW))
+        if until == end or VERDICTS[verdict][0] is not Why.SHORT:
+            return np.concatenate(found), stop, verdict
+        # The piece ends within a frame, which may be larger than a piece.
+        size = SCAN_BYTES if stop > at else 2 * size
+        at = stop
+
+
+def _scanned(view: memoryview, rows: npt.NDArray[np.void], stop: int, verdict: int) -> FrameScan:
     """What the compiled scan found; it does not look into control frames (step 7 of S-26)."""
-    rows = np.frombuffer(bytearray(raw), ROW)
     why, detail = VERDICTS[verdict]
     others = np.flatnonzero(rows["type"] != APPEND)
     for i in others.tolist():

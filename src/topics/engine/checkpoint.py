@@ -44,7 +44,7 @@ MARK_ROOM = 16 << 10
 """Bytes that must be left in the active file of a full shard."""
 CHUNK = 256
 """Records between two chances for other threads [S-193]."""
-KERNEL_CHUNK = 1024
+KERNEL_CHUNK = 512
 """The same with the kernel, which takes a quarter of the time."""
 _PACKED = np.dtype((np.void, ENTRY_BYTES))
 """An entry as it is on disk."""
@@ -115,21 +115,21 @@ class _Job:
         """Seqs whose frames in the WAL are damaged: holes from now on [S-176]."""
         topic.checkpointing = True
 
-    def write(self, fs: Fs, dir: str, wal: WalReader) -> None:
+    def write(self, fs: Fs, dir: str, wal: WalReader, give_way: Callable[[], None]) -> None:
         """Steps 2 to 4, on the I/O lane; an error is kept for the owner."""
         if self.error is not None:
             return
         try:
             ensure_dir(fs, dir)
             self.cycle.prepare()
-            self._fill(wal)
+            self._fill(wal, give_way)
             if self.cycle.due(self.now_ms) or (self.seal and self.cycle.entries):
                 self.cycle.seal()
             self.cycle.sync()
         except Exception as error:  # noqa: BLE001 - whatever it is, the cycle does not count and the tail stays
             self.error = error
 
-    def _fill(self, wal: WalReader) -> None:
+    def _fill(self, wal: WalReader, give_way: Callable[[], None]) -> None:
         """Everything captured, ascending; leading entries below durable floors are not written [S-133]."""
         if self.first <= self.upper and self.cycle.entries and self.cycle.next_seq < self.first:
             self.cycle.seal()
@@ -151,7 +151,7 @@ class _Job:
                 if isinstance(run, GapRun):
                     self.cycle.append_run(low, high - low, run.ts, run.reason, run.hops)
                 else:
-                    self._entries(run, low - run.first, high - run.first, wal)
+                    self._entries(run, low - run.first, high - run.first, wal, give_way)
                 low = high
 
     def _gap(self, run: EntryRun | GapRun, gap: DeadRun, first: int) -> None:
@@ -162,26 +162,29 @@ class _Job:
             ts, hops = int(entry["ts"]), int(entry["flags"]) >> 4
         self.cycle.append_run(first, gap.last - first + 1, ts, gap.reason, hops)
 
-    def _entries(self, run: EntryRun, low: int, high: int, wal: WalReader) -> None:
+    def _entries(self, run: EntryRun, low: int, high: int, wal: WalReader, give_way: Callable[[], None]) -> None:
         limits = self.cycle.input.limits
         most = CHUNK if kernel.native is None else KERNEL_CHUNK
         while low < high:
             if self.cycle.due(self.now_ms):
                 self.cycle.seal()
+                give_way()
             chosen = run.entries[low : min(low + most, high)]
             dead = chosen["flags"] & np.uint8(DELETED | LOST) != 0
             sizes = np.where(dead, 0, chosen["len"]).astype(np.int64)
             n = room(self.cycle.entries, self.cycle.data_len, sizes, limits)
             if not n:
                 self.cycle.seal()
+                give_way()
                 continue
             self._chunk(run, low, low + n, dead[:n], wal)
             low += n
+            give_way()
 
     def _chunk(self, run: EntryRun, low: int, high: int, dead: np.ndarray, wal: WalReader) -> None:
         """Frames of live records, fillers for the rest, in one write."""
         entries, locations = run.entries[low:high], run.locations[low:high]
-        idx = np.frombuffer(bytearray(_fillers(entries)), _PACKED)
+        idx = np.frombuffer(bytearray(_fillers(entries)), _PACKED) if dead.any() else np.empty(high - low, _PACKED)
         data: list[bytes] = []
         positions = np.flatnonzero(~dead)
         done = 0
@@ -417,7 +420,7 @@ class Checkpointer:
 
         def write() -> None:
             for job in jobs:
-                job.write(core.fs, core.topic_dir(job.topic.id), reader)
+                job.write(core.fs, core.topic_dir(job.topic.id), reader, core.owner.give_way)
 
         def written(error: BaseException | None) -> None:
             self._mark(jobs, partial(self._marked, jobs, result, snapshot or full, not final, finish))

@@ -166,6 +166,7 @@ class Cycle:
         made.idx_xxh3 = files.write_idx(first_seq, idx)
         files.write_tag(first_seq, tags.encode_sidecar(_tags(data, made), files.topic_id, first_seq))
         made.sealed = True
+        made.counted()
         self.made.append(made)
 
     def insert_gap(self, first_seq: int, gap: GapSegment) -> None:
@@ -205,8 +206,6 @@ class Cycle:
         fs.point("ckpt.after_idx")
         if current is not None:
             self._finish(current)
-        for made in self.made:
-            made.counted()
         self.complete = True
 
     def claim(self) -> Claim:
@@ -272,6 +271,7 @@ class Cycle:
             raise
 
     def _finish(self, current: OpenSegment) -> None:
+        current.counted()
         self.made.append(current)
         self.close()
         self._current = None

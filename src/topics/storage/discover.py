@@ -17,7 +17,7 @@ from topics.codec import control, frame
 from topics.codec.snapshot import Header, Snapshot, WalRow
 from topics.errors import MetadataLost, WalCorrupt
 from topics.fs import Fs, close_quietly, ensure_dir, pread_exact, random_id, replace_file
-from topics.storage.group import Group, WalFile, read_group
+from topics.storage.group import Group, Reading, WalFile, read_group
 from topics.storage.lockfile import FailedSync
 from topics.storage.shards import group_dir
 from topics.storage.snapshot import SnapshotStore
@@ -66,6 +66,12 @@ class Found(NamedTuple):
     """The `attach` marks of each topic, in order [S-288]."""
     islands: frozenset[FailedSync]
     """Groups in which a page cache was found to be lost [S-245]."""
+    reading: Reading
+    """What its files were read with."""
+
+    def read(self, one: FoundFile) -> memoryview:
+        """The valid part of a judged file; to be used until the next one is read."""
+        return self.reading.read(f"{one.group.dir}/{paths.wal_file(one.file.number)}", one.file.scan.end)
 
     @property
     def replay_bytes(self) -> int:
@@ -105,8 +111,9 @@ def discover(fs: Fs, dir: str, store: SnapshotStore) -> Found:
     headers = store.headers(store_id)
     positions = {row.group: row for row in snapshot.header.wal} if snapshot is not None else {}
     _require_groups(keys, positions)
-    groups = {key: read_group(fs, group_dir(wal_dir, key), key, _position(positions.get(key))) for key in keys}
-    return _scan(store_id, snapshot, headers, groups)
+    reading = Reading(fs)
+    groups = {key: read_group(fs, group_dir(wal_dir, key), key, _position(positions.get(key)), reading) for key in keys}
+    return _scan(store_id, snapshot, headers, groups, reading)
 
 
 def _require_groups(keys: list[str], positions: dict[str, WalRow]) -> None:
@@ -171,7 +178,9 @@ def _alive(name: str) -> bool:
     return parsed is not None and not parsed.deleted
 
 
-def _scan(store_id: str, snapshot: Snapshot | None, headers: list[Header], groups: dict[str, Group]) -> Found:
+def _scan(
+    store_id: str, snapshot: Snapshot | None, headers: list[Header], groups: dict[str, Group], reading: Reading
+) -> Found:
     """What the marks of the judged files say, and the order of replay."""
     files: list[FoundFile] = []
     marks: dict[int, LoggedMark] = {}
@@ -218,13 +227,5 @@ def _scan(store_id: str, snapshot: Snapshot | None, headers: list[Header], group
         frozenset(deleted),
         attached,
         frozenset(islands),
+        reading,
     )
-
-
-def read_file(fs: Fs, group: Group, file: WalFile) -> memoryview:
-    """The valid part of a judged file."""
-    handle = fs.open(f"{group.dir}/{paths.wal_file(file.number)}", "r")
-    try:
-        return memoryview(pread_exact(handle, file.scan.end, 0))
-    finally:
-        close_quietly(handle)

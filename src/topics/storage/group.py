@@ -20,7 +20,7 @@ from topics.codec import control, frame
 from topics.codec.frame import FrameCodec
 from topics.codec.scan import Place, Scan, zero_tail
 from topics.errors import UnsupportedFormat, WalCorrupt
-from topics.fs import Fs, close_quietly, pread_exact, pwrite_all, replace_file
+from topics.fs import File, Fs, close_quietly, pread_exact, pwrite_all, replace_file
 
 _COPY_BYTES = 1 << 20
 _TOPIC_DELETE = control.TYPES[control.TopicDelete]
@@ -66,12 +66,12 @@ class Group(NamedTuple):
         return max((*(file.number for file in self.files if file.scan.end), *self.below), default=0)
 
 
-def read_group(fs: Fs, dir: str, key: str, position: tuple[int, int] = (1, 0)) -> Group:
+def read_group(fs: Fs, dir: str, key: str, position: tuple[int, int] = (1, 0), reading: Reading | None = None) -> Group:
     """Judge every file from the replay position on; `WalCorrupt` or `UnsupportedFormat` if it cannot be replayed."""
     numbers = sorted(n for name in fs.listdir(dir) if (n := paths.parse_wal_file(name)) is not None)
     below = [n for n in numbers if n < position[0]]
-    views = _Views(fs, dir, [n for n in numbers if n >= position[0]])
-    content = [n for n, view in views.items() if zero_tail(view, 0)]
+    views = _Views(reading or Reading(fs), dir, [n for n in numbers if n >= position[0]])
+    content = [n for n in views if _has_content(fs, f"{dir}/{paths.wal_file(n)}")]
     judge = _Judge(key, views)
     judge.numbers(read_current(fs, dir), numbers, content, position)
     files = []
@@ -83,11 +83,36 @@ def read_group(fs: Fs, dir: str, key: str, position: tuple[int, int] = (1, 0)) -
     return Group(key, dir, tuple(files), tuple(prepared), tuple(below))
 
 
+class Reading:
+    """Files that are read whole, one after another, into the same memory.
+
+    So much of it is not let go of in an instant, and meanwhile no other thread of the process runs.
+    """
+
+    def __init__(self, fs: Fs) -> None:
+        self._fs = fs
+        self._kept = np.empty(0, np.uint8)
+
+    def read(self, path: str, most: int | None = None) -> memoryview:
+        """A file, or its first `most` bytes; to be used until the next one is read."""
+        file = self._fs.open(path, "r")
+        try:
+            size = file.size() if most is None else most
+            if size > len(self._kept):
+                self._kept = np.empty(size, np.uint8)
+            for at in range(0, size, _COPY_BYTES):
+                piece = _piece(file, at, size)
+                self._kept[at : at + len(piece)] = piece
+        finally:
+            close_quietly(file)
+        return self._kept.data[:size].toreadonly()
+
+
 class _Views(Mapping[int, memoryview]):
     """The bytes of files by number, one at a time: a group may be larger than memory."""
 
-    def __init__(self, fs: Fs, dir: str, numbers: Sequence[int]) -> None:
-        self._fs = fs
+    def __init__(self, reading: Reading, dir: str, numbers: Sequence[int]) -> None:
+        self._reading = reading
         self._dir = dir
         self._numbers = numbers
         self._kept: tuple[int, memoryview] | None = None
@@ -95,7 +120,7 @@ class _Views(Mapping[int, memoryview]):
     def __getitem__(self, number: int) -> memoryview:
         if self._kept is None or self._kept[0] != number:
             self._kept = None
-            self._kept = number, _read(self._fs, f"{self._dir}/{paths.wal_file(number)}")
+            self._kept = number, self._reading.read(f"{self._dir}/{paths.wal_file(number)}")
         return self._kept[1]
 
     def __iter__(self) -> Iterator[int]:
@@ -189,6 +214,21 @@ def _read(fs: Fs, path: str) -> memoryview:
         return memoryview(pread_exact(file, file.size(), 0))
     finally:
         close_quietly(file)
+
+
+def _has_content(fs: Fs, path: str) -> bool:
+    """Whether there is anything but zeros in a file; mostly its first bytes tell."""
+    file = fs.open(path, "r")
+    try:
+        size = file.size()
+        return any(zero_tail(_piece(file, at, size), 0) for at in range(0, size, _COPY_BYTES))
+    finally:
+        close_quietly(file)
+
+
+def _piece(file: File, at: int, size: int) -> memoryview:
+    """The bytes from `at` on, at most so many as are copied at once."""
+    return memoryview(pread_exact(file, min(_COPY_BYTES, size - at), at))
 
 
 def read_current(fs: Fs, dir: str) -> int | None:

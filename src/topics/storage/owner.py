@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
-from topics.clock import Clock, SystemClock
+from topics.clock import Clock, SystemClock, pause
 
 log = logging.getLogger("topics.storage")
 
@@ -37,6 +37,7 @@ SLICE_MAX_NS: Final = 2_000_000
 """The owner is not kept longer by one stretch [A-1]."""
 SLICE_SHARE: Final = 8
 """While others keep the owner busy, slices get one part in so many of the time they take."""
+REST_MAX_NS: Final = 1_000_000
 
 
 class Owner(Protocol):
@@ -62,6 +63,10 @@ class Owner(Protocol):
 
     def sliced(self, work: Steps, done: Done) -> None:
         """Take `work` step by step, one work after another, between what the owner has to do; then `done`."""
+        ...
+
+    def give_way(self) -> None:
+        """Aside, between two stretches of less than a millisecond: the owner may need the same processor."""
         ...
 
 
@@ -112,6 +117,9 @@ class InlineOwner:
 
     def sliced(self, work: Steps, done: Done) -> None:
         self.aside(SLICES, lambda: _take_all(work), done)
+
+    def give_way(self) -> None:
+        """There is nobody else."""
 
     def run(self) -> None:
         """Do everything that was put off, until nothing is left."""
@@ -189,6 +197,9 @@ class LockedOwner:
     def sliced(self, work: Steps, done: Done) -> None:
         self.aside(SLICES, lambda: _take_all(work), done)
 
+    def give_way(self) -> None:
+        """Whoever waits for an engine in the same process waits for this too."""
+
     def _carry_out(self, work: Work, done: Done) -> None:
         outcome: BaseException | None = None
         try:
@@ -253,6 +264,7 @@ class LoopOwner(LockedOwner):
         self._sliced_ns = 0
         """When the last slice ended."""
         self._gave_way = False
+        self._stretch = threading.local()
 
     def lend(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on the loop is the owner; called on it, while nobody else uses the engine."""
@@ -305,6 +317,13 @@ class LoopOwner(LockedOwner):
         if len(self._works) == 1:
             self._sliced_ns = self._clock.monotonic_ns()
             self._loop.call_soon(self._slice)
+
+    def give_way(self) -> None:
+        """Rest as long as the last stretch took: a scheduler lets a thread run for milliseconds where it may."""
+        if self._loop is not None:
+            worked_ns = self._clock.monotonic_ns() - getattr(self._stretch, "since_ns", 0)
+            pause(min(worked_ns, REST_MAX_NS))
+            self._stretch.since_ns = self._clock.monotonic_ns()
 
     def queued(self, lane: str) -> int:
         return super().queued(lane) + (len(self._works) if lane == SLICES else 0)

@@ -562,7 +562,7 @@ class Shard:
     def _prepare_next(self) -> None:
         """On a helper."""
         self._check_space()
-        self.log.prepare_next()
+        self.log.prepare_next(give_way=self._owner.give_way)
 
     def _prepared(self, error: BaseException | None) -> None:
         self._preparing = False

@@ -50,6 +50,8 @@ IN_MEMORY: Final = 1
 GAP_ENTRIES_MAX: Final = 1024
 """Longest gap that is kept, and written, as entries [S-129]."""
 BLOCK_RECORDS: Final = 4096
+INDEX_ROWS: Final = 16_384
+"""Frames whose entries are made at once."""
 
 WAL_FRAME_EXTRA: Final = frame.FRAME_BYTES_MIN - segment.FRAME_BYTES_MIN
 """Bytes that a record's WAL frame has more than its `.data` frame."""
@@ -203,9 +205,9 @@ def entries_of_rows(buffer: Buffer, rows: npt.NDArray[np.void]) -> tuple[Entries
     A whole file at once: a call costs as much as a few hundred frames.
     """
     if kernel.native is not None:
-        made = kernel.native.index_rows(buffer, rows.tobytes())
+        made = _indexed(buffer, rows, kernel.native)
         if made is not None:
-            return np.frombuffer(bytearray(made[0]), IDX), np.frombuffer(bytearray(made[1]), np.int64)
+            return made
     offsets = rows["offset"].astype(np.int64)
     lengths = frame.gather(memoryview(buffer), offsets + _TEXT_LENGTHS_AT, _TEXT_LENGTHS)
     text = ((lengths & 0xFFFF) + (lengths >> 16 & 0xFFFF)).astype(np.int64)
@@ -216,6 +218,21 @@ def entries_of_rows(buffer: Buffer, rows: npt.NDArray[np.void]) -> tuple[Entries
     entries["len"] = rows["len"] - np.uint32(WAL_FRAME_EXTRA)
     entries["ts"] = rows["ts"]
     entries["flags_ovh"] = kept | entries["len"] - accounted << 8
+    return entries, accounted
+
+
+def _indexed(
+    buffer: Buffer, rows: npt.NDArray[np.void], native: kernel.Native
+) -> tuple[Entries, npt.NDArray[np.int64]] | None:
+    """By the kernel, in pieces: bytes are copied while no other thread of the process runs."""
+    entries, accounted = np.empty(len(rows), IDX), np.empty(len(rows), np.int64)
+    for low in range(0, len(rows), INDEX_ROWS):
+        high = min(low + INDEX_ROWS, len(rows))
+        made = native.index_rows(buffer, rows[low:high].tobytes())
+        if made is None:
+            return None
+        entries[low:high] = np.frombuffer(made[0], IDX)
+        accounted[low:high] = np.frombuffer(made[1], np.int64)
     return entries, accounted
 
 

@@ -44,6 +44,9 @@ class SteppedOwner:
     def sliced(self, work: Steps, done: Done) -> None:
         self.aside("slices", lambda: deque(work, maxlen=0), done)
 
+    def give_way(self) -> None:
+        """There is one thread."""
+
     def run(self) -> None:
         """What was put off, but nothing of the helpers."""
         while self._soon:

@@ -44,6 +44,8 @@ log = logging.getLogger("topics.wal")
 
 NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 _COPY_BYTES = 1 << 20
+_ZERO_BYTES, _ZEROED_BYTES = 256 << 10, 4 << 20
+"""Zeros of a new segment that are written, and synced, at once."""
 _NEVER = sys.maxsize
 
 
@@ -398,8 +400,18 @@ class SegmentedLog:
         self.observer.synced(active.id, (self.clock.monotonic_ns() - start) / 1e6)
         self.fs.point("wal.after_sync")
 
-    def prepare_next(self, size: int | None = None, *, id: int | None = None, reserve: bool = True) -> None:
-        """Bring the next segment to state ready: reserved, and durable as a directory entry [W-15]; idempotent."""
+    def prepare_next(
+        self,
+        size: int | None = None,
+        *,
+        id: int | None = None,
+        reserve: bool = True,
+        give_way: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Bring the next segment to state ready: reserved, and durable as a directory entry [W-15]; idempotent.
+
+        `give_way` is called between stretches of less than a millisecond.
+        """
         if self._ready is not None:
             return
         self.check()
@@ -408,7 +420,8 @@ class SegmentedLog:
         try:
             existed = self.fs.exists(self.path(segment.id))
             segment.file = self._create(segment.id)
-            self._reserve(segment, segment.file, max(size or 0, self.max_segment_size) if reserve else 0)
+            reserved = max(size or 0, self.max_segment_size) if reserve else 0
+            self._reserve(segment, segment.file, reserved, give_way)
         except OSError as error:
             self._abandon(segment, unlink=not existed)
             raise WriteFailed(f"preparing segment {segment.id}: {error}", full=error.errno in NO_SPACE) from error
@@ -431,7 +444,7 @@ class SegmentedLog:
             raise
         return file
 
-    def _reserve(self, segment: Segment, file: File, size: int) -> None:
+    def _reserve(self, segment: Segment, file: File, size: int, give_way: Callable[[], None]) -> None:
         segment.to(State.PREALLOCATING)
         if self.preallocate and size:
             file.allocate(size)
@@ -439,16 +452,23 @@ class SegmentedLog:
                 segment.unzeroed_from = 0
         if self.init_zero:
             # Written zeros make later syncs cheaper: no extent has to be converted while somebody waits.
-            for at in range(0, size, _COPY_BYTES):
-                pwrite_all(file, bytes(min(_COPY_BYTES, size - at)), at)
+            for at in range(0, size, _ZERO_BYTES):
+                if at and not at % _ZEROED_BYTES:
+                    # All of it at once would keep the processor busy for milliseconds.
+                    self._sync_new(segment, file.fdatasync)
+                pwrite_all(file, bytes(min(_ZERO_BYTES, size - at)), at)
+                give_way()
+        self._sync_new(segment, file.fsync)
+        self._sync_new(segment, lambda: self.fs.sync_dir(self.dir))
+        segment.to(State.READY)
+
+    def _sync_new(self, segment: Segment, sync: Callable[[], None]) -> None:
         try:
-            file.fsync()
-            self.fs.sync_dir(self.dir)
+            sync()
         except OSError as error:
             if error.errno not in NO_SPACE:
                 self._latch(f"sync of new segment {segment.id}: {error}")
             raise
-        segment.to(State.READY)
 
     def _abandon(self, segment: Segment, *, unlink: bool = True) -> None:
         """Give back what a failed preparation took; what cannot be removed is all zeros and reused later.

@@ -18,6 +18,7 @@ from xxhash import xxh3_64_intdigest
 from topics.codec import envelope, frame, kernel, part, segment
 from topics.errors import SettingsError
 from topics.model import Limits
+from topics.storage import tail
 from topics.testing import fuzz, parity
 from topics.testing.parity import LIMITS, check_body, check_data, check_frames, check_staged, check_uploaded, using
 
@@ -315,3 +316,36 @@ def test_a_process_ends_as_it_should_while_threads_work_without_the_interpreter(
     """13 §6: nobody waits for daemon threads, and what they are in the middle of must not take the process along."""
     done = subprocess.run([sys.executable, "-c", AT_WORK], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_native
+def test_a_scan_in_pieces_finds_what_one_in_one_go_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[S-26] Wherever a piece ends, within a frame that is larger than it too; behind damage nothing is found."""
+    frames = b"".join(
+        frame.encode_appends([(None, None, b"x" * size)], 7, seq, 1790, durable=False)
+        for seq, size in enumerate((1, 40, 700, 3, 3, 260, 90), 1)
+    )
+    bodies = [frames, frames + bytes(99), frames[:-1], frames[:300] + b"!" + frames[301:], b"", bytes(64)]
+    for pieces in (1, 50, 64, 300, 1 << 20):
+        monkeypatch.setattr(frame, "SCAN_BYTES", pieces)
+        for raw in bodies:
+            for start in (0, 47 if raw.startswith(frames[:47]) else 0):
+                check_frames(raw)
+                with using(None):
+                    pure = frame.scan_frames(raw, start)
+                with using(kernel.installed()):
+                    found = frame.scan_frames(raw, start)
+                assert found.rows.tolist() == pure.rows.tolist()
+                assert found[1:] == pure[1:]
+
+
+@needs_native
+def test_entries_made_in_pieces_are_those_made_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [(None, "t" if n % 3 else None, b'{"d":%d}' % n) for n in range(20)]
+    raw = frame.encode_appends(records, 7, 1, 1790, durable=False)
+    rows = frame.scan_frames(raw).rows
+    whole = tail.entries_of_rows(raw, rows)
+    monkeypatch.setattr(tail, "INDEX_ROWS", 7)
+    pieces = tail.entries_of_rows(raw, rows)
+    assert pieces[0].tobytes() == whole[0].tobytes()
+    assert pieces[1].tolist() == whole[1].tolist()

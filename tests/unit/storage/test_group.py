@@ -671,3 +671,26 @@ def test_an_empty_group_is_no_problem() -> None:
 def test_the_last_number_counts_files_below_the_replay_position() -> None:
     """S-21: the highest number of a file with content in the group."""
     assert kit.read(kit.layout({1: ONE, 2: ZEROS}), (2, 0)).last_number == 1
+
+
+def test_files_are_read_one_after_another_into_the_same_memory() -> None:
+    """A shorter one behind a longer one too, and a part of one; what is there cannot be changed."""
+    disk = kit.layout({1: ONE + ZEROS, 2: two(kit.append(3))})
+    path = f"{kit.DIR}/{kit.name(1)}", f"{kit.DIR}/{kit.name(2)}"
+    reading = groups.Reading(disk.fs)
+    for one, most in ((0, None), (1, None), (0, END), (0, None), (1, 10)):
+        view = reading.read(path[one], most)
+        assert view.readonly
+        assert bytes(view) == disk.file(one + 1)[: len(view)]
+        assert len(view) == (len(disk.file(one + 1)) if most is None else most)
+
+
+@pytest.mark.parametrize("at", [0, groups._COPY_BYTES - 1, groups._COPY_BYTES, 2 * groups._COPY_BYTES + 5])
+def test_content_is_found_wherever_it_is(at: int) -> None:
+    """S-64: a file is prepared only if there is nothing but zeros in it."""
+    zeros = bytearray(2 * groups._COPY_BYTES + 10)
+    disk = kit.layout({1: bytes(zeros)})
+    assert not groups._has_content(disk.fs, f"{kit.DIR}/{kit.name(1)}")
+    zeros[at] = 1
+    disk = kit.layout({1: bytes(zeros)})
+    assert groups._has_content(disk.fs, f"{kit.DIR}/{kit.name(1)}")

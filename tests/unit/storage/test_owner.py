@@ -482,3 +482,25 @@ def test_what_is_left_of_sliced_work_is_done_when_the_owner_is_taken_back() -> N
 def test_slices_are_as_long_as_the_specification_allows() -> None:
     """A-1: at most 2 ms."""
     assert owners.SLICE_MIN_NS < owners.SLICE_MAX_NS <= 2_000_000
+
+
+def test_a_helper_rests_as_long_as_it_worked_while_a_loop_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P-10: a scheduler would let it run for milliseconds where it may; a long stretch is no reason for a long rest."""
+    rests: list[int] = []
+    monkeypatch.setattr(owners, "pause", rests.append)
+    clock = ManualClock()
+
+    async def play() -> None:
+        owner = LoopOwner(clock)
+        owner.give_way()
+        owner.lend(asyncio.get_running_loop())
+        owner.give_way()
+        for ms in (0, 20):
+            clock.advance(ms=ms)
+            owner.give_way()
+        owner.take_back()
+        owner.give_way()
+        owner.close()
+
+    asyncio.run(play())
+    assert rests[1:] == [0, owners.REST_MAX_NS]

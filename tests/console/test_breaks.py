@@ -358,21 +358,6 @@ def test_dots_alone_lead_nowhere(console: Console, client: httpx.Client) -> None
         assert paths <= {f"/v0/topics/{name}%20", f"/v0/topics/{name}%20/segments"}, json.dumps(sorted(console.asked))
 
 
-def test_redriving_ends_where_jobs_that_are_no_letters_come_again(console: Console, client: httpx.Client) -> None:
-    """A lease of a millisecond is over before the next claim: what cannot go back is claimed for ever otherwise."""
-    put(client, "busy", type="queue")
-    put(client, "busy.dead", type="queue", lease_ms=1)
-    put(client, "busy.jobs", type="queue", dead_letter="busy.dead")
-    write(client, "busy.dead", "no letter", "nor this")
-    letter = {"data": 1, "meta": {"$dead_letter_from": "busy"}}
-    ok(client.post("/v0/topics/busy.dead", json={"records": [letter]}))
-    page = console.at("#/queues/busy.jobs")
-    page.get_by_role("button", name="Redrive all").click()
-    expect(page.get_by_text("1 dead letter is back in the queue.")).to_be_visible()
-    assert ok(client.get("/v0/topics/busy"))["queue"]["ready"] == 1
-    assert ok(client.get("/v0/topics/busy.dead"))["count"] == 2
-
-
 WATCH_LIST = """() => {
   window.leastRows = Infinity;
   const panel = [...document.querySelectorAll(".panel")].find((one) => one.textContent.startsWith("Losses"));

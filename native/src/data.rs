@@ -109,7 +109,7 @@ pub fn index_rows(bytes: &[u8], rows: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Flags of an entry whose record is deleted, and of one that is lost.
-const DEAD: u8 = 0x04 | 0x08;
+pub const DEAD: u8 = 0x04 | 0x08;
 
 /// How many bytes the WAL frames of new entries have; `None` if they are not what a tail may hold.
 pub fn tail_bytes(entries: &[u8], ts_before: u64) -> Option<usize> {

@@ -164,7 +164,7 @@ pub fn segment(bytes: &[u8], entries: &[u8], first_seq: u64, mask: u64, wanted: 
     for (seq, entry) in (first_seq..).zip(entries.chunks_exact(frame::ENTRY_BYTES)) {
         let (at, size) = (u32_at(entry, 0), u32_at(entry, 4));
         let end = at.checked_add(size)?;
-        if size < data::FRAME_BYTES || at < behind || end > bytes.len() {
+        if size < data::FRAME_BYTES || at < behind || end > bytes.len() || entry[16] & data::DEAD != 0 {
             return None;
         }
         behind = end;
@@ -244,6 +244,11 @@ mod tests {
         let found = segment(&stored, &entries, 31, mask, few).unwrap();
         assert_eq!(found.text, br#"{"$seq":31,"$ts":1790,"$node":"n","data":[1]}"#);
         assert!(segment(&stored, &entries, 32, mask, all).is_none());
+        for dead in [0x04, 0x08] {
+            let mut marked = entries.clone();
+            marked[16] |= dead;
+            assert!(segment(&stored, &marked, 31, mask, all).is_none());
+        }
         for at in 0..stored.len() {
             let mut bad = stored.clone();
             bad[at] ^= 1;

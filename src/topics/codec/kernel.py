@@ -23,7 +23,7 @@ from topics.settings import environment
 Buffer = bytes | bytearray | memoryview
 Name = Literal["pure", "native"]
 
-INTERFACE: Final = 4
+INTERFACE: Final = 5
 """Of the compiled functions; a kernel with another one is none of ours."""
 
 

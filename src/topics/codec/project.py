@@ -92,10 +92,9 @@ def run_of_segment(
     buffer: Buffer, entries: npt.NDArray[np.void], first_seq: int, mask: int, wanted: Projection
 ) -> list[bytes] | None:
     """Live records in a row of a segment's `.data`, every frame verified [S-173]."""
-    if kernel.native is not None and wanted.mask is None:
-        made = kernel.native.project(buffer, entries.tobytes(), first_seq, mask, wanted.tags, wanted.metas, wanted.data)
-        if made is not None:
-            return [made]
+    made = packed_of_segment(buffer, entries.tobytes(), first_seq, mask, wanted)
+    if made is not None:
+        return [made]
     if len(entries) < FEW:
         return _few(buffer, entries, first_seq, mask, wanted)
     run = segment.check_run(buffer, entries, first_seq, mask, RUN_BYTES_MAX)
@@ -107,6 +106,13 @@ def run_of_segment(
         return [raw[begin:end] for begin, end in zip(run.at.tolist(), ends, strict=True)]
     around = run.heads["node_len"].astype(np.int64) + run.heads["tag_len"]
     return _formatted(raw, run.at + segment.HEADER_BYTES, run.heads, around, stops, wanted)
+
+
+def packed_of_segment(buffer: Buffer, entries: bytes, first_seq: int, mask: int, wanted: Projection) -> bytes | None:
+    """The same of entries as they are on disk, if the kernel is there and all of them are live."""
+    if kernel.native is None or wanted.mask is not None:
+        return None
+    return kernel.native.project(buffer, entries, first_seq, mask, wanted.tags, wanted.metas, wanted.data)
 
 
 def _few(

@@ -297,6 +297,9 @@ class _Walk:
     def run(self) -> None:
         """Walk until the head, the limit, the budget, or a run of holes that has to wait for the next read."""
         topic = self._topic
+        while self._take_page():
+            if self.count >= self._limit or self.cursor - self._start >= EXAMINED_MAX:
+                return
         for piece in topic.index.walk(self.cursor + 1, self._head, self._limit + AHEAD):
             if isinstance(piece, DeadRun):
                 if not self._pass(piece):
@@ -309,6 +312,22 @@ class _Walk:
                 return
         # Whatever is not known of is dead: below the floors, or a silent gap.
         self.cursor = max(self.cursor, self._head)
+
+    def _take_page(self) -> bool:
+        """Deliver what lies in a row in a sealed segment, as most of what is read does, in one go; whether it did."""
+        first, most = self.cursor + 1, min(self._limit - self.count, self._head - self.cursor, JSON_FETCH)
+        if self._wanted is None or self._nodes or most <= 0 or first < self._topic.floor:
+            return False
+        page = self._topic.index.page(first, most, self._budget - self._bytes, self._wanted)
+        if page is None:
+            return False
+        text, entries = page
+        self.records.append(text)
+        self.count += len(entries)
+        self.cursor += len(entries)
+        if self.count < self._limit:
+            self._bytes += int(entries["len"].sum(dtype=np.int64)) - int(ovh(entries).sum(dtype=np.int64))
+        return True
 
     def is_enough(self) -> bool:
         """Whether what was found is the answer, although more could be fetched; raises if nothing can be [S-323]."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,9 @@ from topics.storage.segfile import SegmentFiles, entries_in, load_entries, verif
 from topics.storage.tiers.blocks import ColdRead, NeedsBlocks, Place, Wanted
 
 log = logging.getLogger("topics.storage")
+
+_PLACE = struct.Struct("<II")
+"""Offset and length, which an entry begins with."""
 
 Seqs = Sequence[int] | npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedinteger]
 
@@ -156,6 +160,30 @@ class SegmentReader:
         live = np.flatnonzero(live_of(chosen))
         offsets, sizes = chosen["offset"][live].tolist(), chosen["len"][live].tolist()
         return live, list(zip(seqs[live].tolist(), offsets, sizes, strict=True))
+
+    def page(
+        self, segment: Segment, first: int, most: int, max_bytes: int, wanted: Projection
+    ) -> tuple[bytes, bytes] | None:
+        """Records in a row from `first` on as JSON, and their packed entries; None: it takes a closer look.
+
+        That is so unless all of them are live, intact and within `max_bytes`, and the kernel is there.
+        """
+        if segment.cold or segment.gap is not None or not segment.sealed or not segment.has_data:
+            return None
+        at = (first - segment.first) * codec.ENTRY_BYTES
+        end = at + min(most, segment.last + 1 - first) * codec.ENTRY_BYTES
+        with self._lease_idx(segment) as lease:
+            entries = bytes(lease.buffer[at:end])
+        begins, _ = _PLACE.unpack_from(entries)
+        last, size = _PLACE.unpack_from(entries, end - at - codec.ENTRY_BYTES)
+        if not 0 < last + size - begins <= max_bytes:
+            return None
+        data = self._lease_data(self.files.path(segment.first, "data", segment.generation), segment)
+        if data is None:
+            return None
+        with data:
+            made = project.packed_of_segment(data.buffer, entries, first, self.files.mask, wanted)
+        return None if made is None else (made, entries)
 
     def project(
         self, segment: Segment, first: int, entries: Entries, wanted: Projection, cold: ColdRead

@@ -1,0 +1,80 @@
+"""Pages of sealed segments in one go are those of the ordinary walk [RD-1 to RD-8], whatever is dead in between."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.engine import kit
+from topics.codec import kernel
+from topics.codec.project import Projection
+from topics.engine import read as reading
+from topics.engine.engine import Engine
+from topics.engine.read import Query, count_of
+from topics.model import ReadResult
+from topics.testing.parity import using
+
+needs_native = pytest.mark.skipif(kernel.installed() is None, reason="the native kernel is not installed")
+WANTED = (Projection(), Projection(tags=True), Projection(metas=False))
+
+
+def page(engine: Engine, query: Query, wanted: Projection) -> tuple[Any, ...]:
+    """What a client is told: every member but how long it took."""
+    told: list[ReadResult | Exception] = []
+    with engine.core.owner:
+        reading.read(engine.core, query, told.append, wanted)
+    (result,) = told
+    assert isinstance(result, ReadResult)
+    records = json.loads(b"[%b]" % b",".join(result.records))  # type: ignore[arg-type]
+    assert len(records) == count_of(result)
+    cursors = (result.next_from_seq, result.head_seq, result.earliest_seq)
+    return records, *cursors, result.tombstone, result.scanned, result.caught_up
+
+
+@needs_native
+@pytest.mark.parametrize("seed", range(12))
+def test_a_page_is_what_a_walk_finds(seed: int, tmp_path: Path) -> None:
+    """RD-4, RD-6, RD-8: limits, budgets, deletes that are not on disk yet, floors, and the end of a segment."""
+    chance = random.Random(seed)
+    events = chance.choice((3, 10, 64))
+    with kit.open_real(tmp_path, segment_max_events=events, checkpoint_ms=10**9) as engine:
+        check_pages(engine, chance)
+
+
+def check_pages(engine: Engine, chance: random.Random) -> None:
+    engine.put_topic("t", {"durability": "disk", "cap_records": chance.choice((0, 90))})
+    for n in range(120):
+        more = {"tag": f"g{n % 4}"} | ({"meta": {"k": n}} if chance.random() < 0.3 else {})
+        engine.append("t", [{"data": {"n": n, "text": "x" * chance.randrange(60)}, **more}])
+        if chance.random() < 0.05:
+            engine.checkpoint(full=True)
+    for _ in range(chance.randrange(4)):
+        first = chance.randrange(1, 121)
+        engine.delete("t", seqs=list(range(first, min(first + chance.randrange(1, 15), 121))))
+    if chance.random() < 0.3:
+        engine.delete("t", before_seq=chance.randrange(1, 60))
+    for _ in range(60):
+        limit, most = chance.choice((1, 2, 7, 100, 1000)), chance.choice((1, 90, 700, 5000, 1 << 20))
+        nodes = frozenset({b"n"}) if chance.random() < 0.1 else frozenset()
+        query = Query("t", chance.randrange(125), None, limit, most, nodes, 0)
+        wanted = chance.choice(WANTED)
+        with using(None):
+            walked = page(engine, query, wanted)
+        with using(kernel.installed()):
+            assert page(engine, query, wanted) == walked
+
+
+@needs_native
+def test_most_pages_are_read_in_one_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """P-10: no entry is looked at by itself."""
+    with kit.open_real(tmp_path, segment_max_events=50, checkpoint_ms=10**9) as engine:
+        engine.append("t", [{"data": n} for n in range(100)])
+        engine.checkpoint(full=True)
+        monkeypatch.setattr(reading._Walk, "_deliver", lambda self, run: pytest.fail("it was walked"))
+        with using(kernel.installed()):
+            records, *_ = page(engine, Query("t", 10, None, 80, 1 << 20, frozenset(), 0), Projection())
+    assert [one["data"] for one in records] == list(range(10, 90))

@@ -96,12 +96,6 @@ class Helper:
             return self._process.wait()
 
 
-def step_back() -> None:
-    """Let other threads have the processor before this one, for as long as it lives; only Linux knows of that."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-
-
 def serve(work: Callable[[bytes, Send], None]) -> None:
     """In the helper: do what the first message asks for; end when it is done, or when nobody is left to tell."""
     os.nice(_NICE)

@@ -20,6 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -540,26 +541,30 @@ class Pass:
         topic, prev, head, lanes = self._topic, self._prev, self._head, self._lanes
         lane: object = None
         whole: bytes | None = None
-        for number, follower in enumerate(self._followers, 1):
-            if follower.topic is topic:
+        is_over = False
+        while not is_over:
+            some = tuple(islice(self._followers, LOOK_EVERY))
+            for follower in some:
+                if follower.topic is not topic:
+                    continue
                 if follower.lane is not lane:
                     lane = follower.lane
                     whole = lanes.get(lane)
-                is_live = follower.cursor == prev and not follower.is_behind and not follower.sink.is_full
+                sink = follower.sink
+                is_live = follower.cursor == prev and not follower.is_behind and not sink.is_full
                 if is_live and whole is None and lane is not None and lane not in lanes:
                     whole = lanes[lane] = self._whole(follower)
                 if is_live and whole is not None:
-                    follower.sink.send(whole, now_ns)
+                    sink.send(whole, now_ns)
                     follower.cursor = head
-                    writes += 1
                     sent += 1
                 else:
                     writes += self._serve(follower, now_ns)
-            if writes >= SLICE_WRITES or (not number % LOOK_EVERY and clock.monotonic_ns() >= until_ns):
-                self._core.traffic.delivered += sent * self._whole_records
-                return True
+            is_over = len(some) < LOOK_EVERY
+            if not is_over and (writes + sent >= SLICE_WRITES or clock.monotonic_ns() >= until_ns):
+                break
         self._core.traffic.delivered += sent * self._whole_records
-        return False
+        return not is_over
 
     def _whole(self, follower: Follower) -> bytes | None:
         """What everybody in a follower's lane gets, if that is one batch up to the head."""

@@ -13,7 +13,6 @@ import dataclasses
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
@@ -21,7 +20,6 @@ from topics.clock import Clock, SystemClock
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.fs import Fs
-from topics.process import step_back
 from topics.server import bind, sse
 from topics.server.app import App
 from topics.server.browser import Policy
@@ -111,9 +109,7 @@ class Server:
         def opened() -> Engine:
             return Engine.open(path, self._config, clock=self._clock, fs=self._fs, progress=progress, owner=owner)
 
-        # Whoever asks meanwhile is told at once that the store is being opened, also where there is one processor.
-        with ThreadPoolExecutor(1, "topics-recovery", initializer=step_back) as thread:
-            engine = await self._loop.run_in_executor(thread, opened)
+        engine = await self._loop.run_in_executor(None, opened)
         engine.lend_to(self._loop)
         engine.core.pump.scheduler.on_suspended = partial(sse.tell_suspended, engine.core)
         app.progress = 1.0

@@ -110,7 +110,8 @@ class Cycle:
         added = np.frombuffer(idx, codec.IDX)
         assert first_seq == current.first + current.n, f"seq {first_seq} behind {current.first} + {current.n}"
         assert current.n + len(added) <= self.input.limits.max_events or not current.n
-        assert data_end(added) in (0, current.data_len + len(data)), "entries and frames do not belong together"
+        ends = int(added["offset"][-1]) + int(added["len"][-1])
+        assert ends in (0, current.data_len + len(data)) or not added["len"][-1], "they do not belong together"
         if len(data):
             pwrite_all(self._data(), data, current.data_len)
         current.data_len += len(data)

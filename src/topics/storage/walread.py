@@ -85,6 +85,12 @@ class WalReader:
         take: Callable[[bytes, npt.NDArray[np.int64]], None],
     ) -> None:
         """The same for arrays of ascending locations and sizes."""
+        first, last = int(locations[0]), int(locations[-1])
+        span = last + int(sizes[-1]) - first
+        if span <= SPAN_BYTES_MAX and first >> OFFSET_BITS == last >> OFFSET_BITS and _ascend(locations):
+            reference, start = unpack(first)
+            take(self._read_exact(reference, start, span), (locations - locations[0]).astype(np.int64))
+            return
         references = (locations >> np.uint64(OFFSET_BITS)).astype(np.int64)
         offsets = (locations & np.uint64((1 << OFFSET_BITS) - 1)).astype(np.int64)
         ends = offsets + sizes
@@ -111,6 +117,10 @@ class WalReader:
         """Bytes that are known to be there: fewer are an error of the disk, never damage."""
         with self._descriptors.acquire(reference) as lease:
             return pread_exact(lease.file, n, start)
+
+
+def _ascend(locations: npt.NDArray[np.uint64]) -> bool:
+    return bool((locations[1:] > locations[:-1]).all())
 
 
 def _decode(data: bytes, at: int, place: Place, topic_id: int) -> Frame | None:

@@ -29,7 +29,7 @@ from topics.codec.segment import GapSegment
 from topics.fs import File, close_quietly, pwrite_all
 from topics.storage import tags
 from topics.storage.descriptor import Claim, Limits, MarkedSegment, Marks, OpenSegment, seal_due
-from topics.storage.reindex import DAMAGE, Entries, data_end, find_frames, live_of
+from topics.storage.reindex import DAMAGE, Entries, find_frames, live_of
 from topics.storage.segfile import SegmentFiles, load_entries
 
 

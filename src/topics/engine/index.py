@@ -22,7 +22,7 @@ import numpy as np
 from topics.codec import frame, project
 from topics.codec.frame import Frame
 from topics.codec.project import Projection
-from topics.codec.segment import DELETED, HOPS_SHIFT, IDX, LOST, DataFrame, ovh
+from topics.codec.segment import DELETED, HOPS_SHIFT, LOST, DataFrame, ovh
 from topics.engine.recent import RecentFrames
 from topics.model import Selector
 from topics.storage.descriptor import Segment
@@ -549,8 +549,7 @@ class Index:
         if self.segments is None or self.overlays or first > self.ckpt_seq:
             return None
         segment = self.segments.find(first)
-        made = None if segment is None else self.segments.reader.page(segment, first, most, max_bytes, wanted)
-        return None if made is None else (made[0], np.frombuffer(made[1], IDX))
+        return None if segment is None else self.segments.reader.page(segment, first, most, max_bytes, wanted)
 
     def newest(self, first: int, last: int, wanted: Projection, max_bytes: int) -> list[bytes] | None:
         """Live records in a row up to the end of the log as JSON, if they are in memory and few enough [A-13]."""

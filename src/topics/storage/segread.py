@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,8 +41,8 @@ from topics.storage.tiers.blocks import ColdRead, NeedsBlocks, Place, Wanted
 
 log = logging.getLogger("topics.storage")
 
-_PLACE = struct.Struct("<II")
-"""Offset and length, which an entry begins with."""
+PAGE_RECORDS_MIN = 64
+"""Fewer than that in front of a dead one are walked: where many are dead, one is never far."""
 
 Seqs = Sequence[int] | npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedinteger]
 
@@ -163,26 +162,30 @@ class SegmentReader:
 
     def page(
         self, segment: Segment, first: int, most: int, max_bytes: int, wanted: Projection
-    ) -> tuple[bytes, bytes] | None:
-        """Records in a row from `first` on as JSON, and their packed entries; None: it takes a closer look.
+    ) -> tuple[bytes, Entries] | None:
+        """Live records in a row from `first` on as JSON, and their entries; None: it takes a closer look.
 
-        That is so unless all of them are live, intact and within `max_bytes`, and the kernel is there.
+        That is so unless they are intact, within `max_bytes`, not only a few of many, and the kernel is there.
         """
         if segment.cold or segment.gap is not None or not segment.sealed or not segment.has_data:
             return None
-        at = (first - segment.first) * codec.ENTRY_BYTES
-        end = at + min(most, segment.last + 1 - first) * codec.ENTRY_BYTES
-        with self._lease_idx(segment) as lease:
-            entries = bytes(lease.buffer[at:end])
-        begins, _ = _PLACE.unpack_from(entries)
-        last, size = _PLACE.unpack_from(entries, end - at - codec.ENTRY_BYTES)
-        if not 0 < last + size - begins <= max_bytes:
+        at = first - segment.first
+        with self.entries(segment) as shared:
+            entries = shared[at : at + most].copy()
+        dead = entries["flags"] & np.uint8(codec.DELETED | codec.LOST) != 0
+        live = int(dead.argmax())
+        if dead[live]:
+            if live < PAGE_RECORDS_MIN:
+                return None
+            entries = entries[:live]
+        span = int(entries["offset"][-1]) + int(entries["len"][-1]) - int(entries["offset"][0])
+        if not 0 < span <= max_bytes:
             return None
         data = self._lease_data(self.files.path(segment.first, "data", segment.generation), segment)
         if data is None:
             return None
         with data:
-            made = project.packed_of_segment(data.buffer, entries, first, self.files.mask, wanted)
+            made = project.packed_of_segment(data.buffer, entries.tobytes(), first, self.files.mask, wanted)
         return None if made is None else (made, entries)
 
     def project(

@@ -87,7 +87,8 @@ class WalReader:
         """The same for arrays of ascending locations and sizes."""
         first, last = int(locations[0]), int(locations[-1])
         span = last + int(sizes[-1]) - first
-        if span <= SPAN_BYTES_MAX and first >> OFFSET_BITS == last >> OFFSET_BITS and _ascend(locations):
+        most = min(int(sizes.sum(dtype=np.int64)) + SPAN_GAP_BYTES, SPAN_BYTES_MAX)
+        if span <= most and first >> OFFSET_BITS == last >> OFFSET_BITS and _ascend(locations):
             reference, start = unpack(first)
             take(self._read_exact(reference, start, span), (locations - locations[0]).astype(np.int64))
             return

@@ -16,6 +16,7 @@ from topics.engine import read as reading
 from topics.engine.engine import Engine
 from topics.engine.read import Query, count_of
 from topics.model import ReadResult
+from topics.storage import segread
 from topics.testing.parity import using
 
 needs_native = pytest.mark.skipif(kernel.installed() is None, reason="the native kernel is not installed")
@@ -37,10 +38,11 @@ def page(engine: Engine, query: Query, wanted: Projection) -> tuple[Any, ...]:
 
 @needs_native
 @pytest.mark.parametrize("seed", range(12))
-def test_a_page_is_what_a_walk_finds(seed: int, tmp_path: Path) -> None:
+def test_a_page_is_what_a_walk_finds(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RD-4, RD-6, RD-8: limits, budgets, deletes that are not on disk yet, floors, and the end of a segment."""
     chance = random.Random(seed)
-    events = chance.choice((3, 10, 64))
+    monkeypatch.setattr(segread, "PAGE_RECORDS_MIN", chance.choice((1, 4, 64)))
+    events = chance.choice((3, 10, 64, 200))
     with kit.open_real(tmp_path, segment_max_events=events, checkpoint_ms=10**9) as engine:
         check_pages(engine, chance)
 

@@ -71,11 +71,13 @@ HOT: Final = b"TIX1"
 COLD: Final = b"TIC1"
 GAP: Final = b"TIXG"
 
+FLAGS_AT: Final = 16
+"""Of the flags in an entry."""
 IDX: Final = np.dtype(
     {
         "names": ["offset", "len", "ts", "flags", "flags_ovh"],
         "formats": ["<u4", "<u4", "<u8", "u1", "<u4"],
-        "offsets": [0, 4, 8, 16, 16],
+        "offsets": [0, 4, 8, FLAGS_AT, FLAGS_AT],
         "itemsize": ENTRY_BYTES,
     }
 )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,10 @@ from topics.storage.tiers.blocks import ColdRead, NeedsBlocks, Place, Wanted
 
 log = logging.getLogger("topics.storage")
 
+_PLACE = struct.Struct("<II")
+"""Offset and length, which an entry begins with."""
+_DEAD = codec.DELETED | codec.LOST
+_LIVE_FLAGS = bytes(flags for flags in range(256) if not flags & _DEAD)
 PAGE_RECORDS_MIN = 64
 """Fewer than that in front of a dead one are walked: where many are dead, one is never far."""
 
@@ -169,24 +174,26 @@ class SegmentReader:
         """
         if segment.cold or segment.gap is not None or not segment.sealed or not segment.has_data:
             return None
-        at = first - segment.first
-        with self.entries(segment) as shared:
-            entries = shared[at : at + most].copy()
-        dead = entries["flags"] & np.uint8(codec.DELETED | codec.LOST) != 0
-        live = int(dead.argmax())
-        if dead[live]:
+        at = (first - segment.first) * codec.ENTRY_BYTES
+        behind = at + min(most, segment.last + 1 - first) * codec.ENTRY_BYTES
+        with self._lease_idx(segment) as lease:
+            entries = bytes(lease.buffer[at:behind])
+        flags = entries[codec.FLAGS_AT :: codec.ENTRY_BYTES]
+        if flags.translate(None, _LIVE_FLAGS):
+            live = next(number for number, one in enumerate(flags) if one & _DEAD)
             if live < PAGE_RECORDS_MIN:
                 return None
-            entries = entries[:live]
-        span = int(entries["offset"][-1]) + int(entries["len"][-1]) - int(entries["offset"][0])
-        if not 0 < span <= max_bytes:
+            entries = entries[: live * codec.ENTRY_BYTES]
+        begins, _ = _PLACE.unpack_from(entries)
+        last, size = _PLACE.unpack_from(entries, len(entries) - codec.ENTRY_BYTES)
+        if not 0 < last + size - begins <= max_bytes:
             return None
         data = self._lease_data(self.files.path(segment.first, "data", segment.generation), segment)
         if data is None:
             return None
         with data:
-            made = project.packed_of_segment(data.buffer, entries.tobytes(), first, self.files.mask, wanted)
-        return None if made is None else (made, entries)
+            made = project.packed_of_segment(data.buffer, entries, first, self.files.mask, wanted)
+        return None if made is None else (made, np.frombuffer(entries, codec.IDX))
 
     def project(
         self, segment: Segment, first: int, entries: Entries, wanted: Projection, cold: ColdRead

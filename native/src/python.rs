@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 /// Changes with any signature: `topics.codec.kernel` uses no other one.
-const INTERFACE: u32 = 5;
+const INTERFACE: u32 = 6;
 
 /// About what is done in the time that handing the interpreter over and back takes.
 const ALONE_BYTES: usize = 64 << 10;
@@ -130,6 +130,12 @@ impl Written {
     #[getter]
     fn records(&self) -> usize {
         self.found.records.len()
+    }
+
+    /// It is one.
+    #[getter]
+    fn writes(&self) -> usize {
+        1
     }
 
     /// Canonical bytes of all data and meta [REC-12].
@@ -253,7 +259,7 @@ fn scan_write(py: Python<'_>, body: Bound<'_, PyBytes>, limits: &Bound<'_, PyTup
     Ok(found.map(|found| Written { body: Body::Whole(body.unbind()), found }))
 }
 
-fn limits_of(given: &Bound<'_, PyTuple>) -> PyResult<Limits> {
+pub(crate) fn limits_of(given: &Bound<'_, PyTuple>) -> PyResult<Limits> {
     let limit = |at: usize| given.get_item(at)?.extract::<usize>();
     Ok(Limits {
         records: limit(0)?,
@@ -644,6 +650,11 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("INTERFACE", INTERFACE)?;
     module.add_class::<Written>()?;
+    #[cfg(target_os = "linux")]
+    {
+        module.add_class::<crate::pylines::Lines>()?;
+        module.add_class::<crate::pylines::Run>()?;
+    }
     module.add_function(wrap_pyfunction!(scan_write, module)?)?;
     module.add_function(wrap_pyfunction!(scan_chunks, module)?)?;
     module.add_function(wrap_pyfunction!(uploaded, module)?)?;

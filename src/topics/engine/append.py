@@ -27,7 +27,7 @@ from topics.engine.admission import Turn
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.dedupe import Entry, IdempotencyKeys, Pending, Producers, Verdict
 from topics.engine.recent import TOPIC_RECORDS_MAX
-from topics.engine.records import NOTHING, STEP_BYTES, STEP_RECORDS, Given, Joined, Prepared, Ready, prepare, steps
+from topics.engine.records import NOTHING, STEP_BYTES, STEP_RECORDS, Given, Prepared, Ready, prepare, steps
 from topics.engine.router import Carried, Edge
 from topics.engine.topic import Appended, Lsn, Ticket, Topic
 from topics.errors import (
@@ -119,7 +119,7 @@ class Write(NamedTuple):
     @property
     def writes(self) -> int:
         """How many it is: more than one where several were gathered."""
-        return self.prepared.writes if isinstance(self.prepared, Joined) else 1
+        return self.prepared.writes
 
     @property
     def creates(self) -> bool:

@@ -70,6 +70,11 @@ class Prepared(NamedTuple):
         return len(self.tags)
 
     @property
+    def writes(self) -> int:
+        """It is one."""
+        return 1
+
+    @property
     def has_tags(self) -> bool:
         """Whether any record has a tag."""
         return any(tag is not None for tag in self.tags)
@@ -184,7 +189,7 @@ class Joined:
         return b"".join(frames), offsets.shifted(begins), b"".join(entries)
 
 
-Ready = Sole | Joined
+Ready = Sole | Joined | kernel.Run
 """What is staged at once: one write, or several."""
 
 

@@ -12,7 +12,6 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-import socket
 from email.utils import formatdate
 from typing import Final, Protocol, cast
 
@@ -21,12 +20,12 @@ from topics.server.app import App
 from topics.server.exchange import Headers
 from topics.server.http1 import OUTPUT_HIGH, READ_BYTES, Http1
 from topics.server.http2 import PREFACE, Http2
+from topics.server.lines import Lines, tune
 
 SWEEP_S: Final = 1.0
 ABORT_S: Final = 1.0
 TURNED_AWAY_MAX: Final = 64
 """So many are told at a time; what comes beyond is closed without a word."""
-USER_TIMEOUT_MS: Final = 60_000
 _KEPT: Final = b"cache-control"
 _COMMON: Final = ((_KEPT, b"no-store"), (b"x-content-type-options", b"nosniff"))
 
@@ -70,6 +69,8 @@ class Connections:
         self._ok = b""
         self._sweeper: asyncio.TimerHandle | None = None
         self._gone: asyncio.Event | None = None
+        self.lines: Lines | None = None
+        """Those that the kernel has, if it has any."""
 
     def protocol(self) -> asyncio.BaseProtocol:
         """For `create_server`."""
@@ -132,6 +133,9 @@ class Connections:
         """No more sweeps."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self.lines is not None:
+            self.lines.stop()
+            self.lines = None
 
     async def drain(self, within_s: float) -> None:
         """Close what is idle; what is busy closes when it is done, or when the time is over [API-5]."""
@@ -171,7 +175,9 @@ class _Front(asyncio.BufferedProtocol):
         transport = self._transport = cast(asyncio.Transport, made)
         home = self._home
         transport.set_write_buffer_limits(high=OUTPUT_HIGH, low=OUTPUT_HIGH // 4)
-        _tune(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            tune(sock)
         home.open.add(self)
         encryption = transport.get_extra_info("ssl_object")
         self._is_encrypted = encryption is not None
@@ -267,13 +273,3 @@ class _Front(asyncio.BufferedProtocol):
 def _may_be_kept(own: Headers) -> bool:
     """Whether an answer says itself how long it may be kept."""
     return bool(own) and any(name == _KEPT for name, _ in own)
-
-
-def _tune(transport: asyncio.Transport) -> None:
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from topics.server.exchange import GZIP_FROM_BYTES, JSON, Exchange, Head, Headers, Listener, Outlet, Successor
 from topics.server.failure import SHUTTING_DOWN, Failure
 from topics.server.framing import ChunkReader, HeadReader, Malformed
+from topics.server.lines import Line
 
 if TYPE_CHECKING:
     from topics.server.connections import Connections, Spoken
@@ -105,6 +106,10 @@ class Http1:
         self._known = home.app.heads.by_bytes
         self._keyed = home.app.heads.by_digest
         self._transport = transport
+        self._line = transport if isinstance(transport, Line) else None
+        """The same, where the kernel has it: it takes plain writes by itself."""
+        self._answered = 0
+        """How many it had answered when that was last looked at."""
         self._hand_over = hand_over
         """Of the connection: another protocol takes it on."""
         self._successor: Successor | None = None
@@ -166,14 +171,20 @@ class Http1:
 
     def _take_known(self, known: Known, body: bytes) -> None:
         """A whole request, and nothing else, whose head was seen before."""
-        heads, app = self._heads, self._app
+        if self.adopt(known):
+            now_ns = self._home.now_ns()
+            if not known.gathers or not self._app.gathering.take(self, known, body, now_ns):
+                self.execute_known(known, body, now_ns)
+
+    def adopt(self, known: Known) -> bool:
+        """Go on with a request that the kernel took; False: the connection has ended meanwhile."""
+        if self._state is not _HEAD or self._transport.is_closing():
+            return False
         self._head = known.head
-        heads.keep_alive, heads.is_11 = known.keep_alive, True
+        self._heads.keep_alive, self._heads.is_11 = known.keep_alive, True
         self._state = _BUSY
         self._awaits = ""
-        now_ns = self._home.now_ns()
-        if not known.gathers or not app.gathering.take(self, known, body, now_ns):
-            self.execute_known(known, body, now_ns)
+        return True
 
     def execute_known(self, known: Known, body: bytes, since_ns: int) -> None:
         """Execute such a request by itself."""
@@ -194,6 +205,12 @@ class Http1:
             self._lone(known, since_ns, lambda exchange: exchange.reply(status, body))
         elif self._state is _BUSY:
             self.send(status, (), JSON, body)
+            self._let_gather()
+
+    def _let_gather(self) -> None:
+        """Between two requests, with nothing at hand, the kernel may take what comes."""
+        if self._line is not None and self._state is _HEAD and not self._input and not self._eof:
+            self._line.gather(self)
 
     def fail_known(self, known: Known, since_ns: int, error: Exception) -> None:
         """The same with what went wrong."""
@@ -258,6 +275,8 @@ class Http1:
             return
         if self._state is not _HEAD or self._input:
             return
+        if self._line is not None and self._line.served()[0]:
+            return  # a write is under way: its answer is the last
         if self._heads.has_begun:
             self.refuse(SHUTTING_DOWN)
         else:
@@ -266,6 +285,8 @@ class Http1:
 
     def sweep(self, now_ns: int) -> None:
         """Look at the deadlines; once a second."""
+        if self._line is not None:
+            self._note_served(self._line, now_ns)
         unsent = self._transport.get_write_buffer_size()
         sent = self._written + (0 if self._body is None else self._body.written) - unsent
         if not unsent or sent > self._sent:
@@ -281,6 +302,15 @@ class Http1:
             self._deadline_ns = now_ns + (LINGER_NS if awaits is _ENDING else IDLE_NS)
         elif awaits and now_ns >= self._deadline_ns:
             self._expired(awaits, now_ns)
+
+    def _note_served(self, line: Line, now_ns: int) -> None:
+        """What the kernel took and answered is seen here only now."""
+        is_busy, answered = line.served()
+        if is_busy or answered != self._answered:
+            self._answered = answered
+            self._sent_at_ns = now_ns
+            if self._awaits == "idle":
+                self._deadline_ns = now_ns + IDLE_NS
 
     def _expired(self, awaits: str, now_ns: int) -> None:
         if awaits is _ENDING:

@@ -23,6 +23,7 @@ from topics.server.routes import Access, Match, resolve
 if TYPE_CHECKING:
     from topics.server.browser import Policy
     from topics.server.keys import Key
+    from topics.server.lines import Lines
 
 HEADS_MAX: Final = 1024
 HEAD_BYTES_MAX: Final = 1024
@@ -58,12 +59,16 @@ class Heads:
         self._has_keys = has_keys
         self._policy = policy
         self._body_bytes_max = body_bytes_max
+        self.lines: Lines | None = None
+        """Which connections the kernel has, if any: it takes plain writes by itself."""
 
     def forget(self, *, has_keys: bool) -> None:
         """The keys are others."""
         self._has_keys = has_keys
         self.by_bytes.clear()
         self.by_digest.clear()
+        if self.lines is not None:
+            self.lines.forget()
 
     def digest(self, raw: bytes) -> bytes:
         """What a head with a token is kept by."""
@@ -86,7 +91,11 @@ class Heads:
         remembered = self.by_digest if has_token else self.by_bytes
         if len(remembered) >= HEADS_MAX:
             remembered.clear()
+            if self.lines is not None and not has_token:
+                self.lines.forget()
         remembered[self.digest(raw) if has_token else raw] = known
+        if self.lines is not None and known.gathers and keep_alive and not has_token:
+            self.lines.know(raw, known)
 
     def _known(self, head: Head, keep_alive: bool, match: Match, query: bytes, key: Key | None) -> Known | None:
         route = match.route

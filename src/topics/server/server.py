@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from topics.clock import Clock, SystemClock
+from topics.codec import kernel
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.fs import Fs
@@ -25,6 +26,7 @@ from topics.server.app import App
 from topics.server.browser import Policy
 from topics.server.connections import Connections
 from topics.server.keys import KeyRing
+from topics.server.lines import Lines, Listener
 from topics.settings import Loaded
 from topics.storage.owner import LoopOwner
 
@@ -59,7 +61,7 @@ class Server:
         self.connections = Connections(
             self.app, settings.max_connections if most_connections is None else most_connections
         )
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | Listener] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def use_keys(self, keys: KeyRing) -> None:
@@ -77,6 +79,10 @@ class Server:
         if sockets is None:
             sockets = bind.listening(bind.resolve(*self.app.settings.bind))
         name = sockets[0].getsockname()
+        if tls is None and kernel.has_lines():
+            lines = self.connections.lines = Lines(self.app, loop, self.connections.ok_prefix)
+            self._listeners += [Listener(lines, sock, self.connections.protocol) for sock in sockets]
+            sockets = ()
         for sock in sockets:
             made = loop.create_server(
                 self.connections.protocol, sock=sock, backlog=bind.BACKLOG, ssl=tls,
@@ -112,6 +118,8 @@ class Server:
         engine = await self._loop.run_in_executor(None, opened)
         engine.lend_to(self._loop)
         engine.core.pump.scheduler.on_suspended = partial(sse.tell_suspended, engine.core)
+        if self.connections.lines is not None:
+            self.connections.lines.limit(engine.core.limits)
         app.progress = 1.0
         app.engine = engine
         return engine

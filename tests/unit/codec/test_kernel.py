@@ -271,6 +271,15 @@ def test_lengths_are_checked_before_they_are_used() -> None:
 # -- its stubs -------------------------------------------------------------------------------------------------------
 
 
+def same_parameters(node: ast.FunctionDef, made: object, told: object, *more: str) -> None:
+    """Of the stub, the module and the protocol."""
+    given = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
+    assert callable(made)
+    assert callable(told)
+    assert [*inspect.signature(made).parameters] == given
+    assert [*inspect.signature(told).parameters] == (given if more else ["self", *given])
+
+
 @needs_native
 def test_the_stubs_are_those_of_the_module() -> None:
     """The stub file, the protocol in Python and the module name the same functions and parameters."""
@@ -278,16 +287,22 @@ def test_the_stubs_are_those_of_the_module() -> None:
     path = Path(__file__).parents[3] / "native" / "topics_kernel.pyi"
     tree = ast.parse(path.read_text())
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert functions.keys() == {name for name in vars(module) if callable(getattr(module, name))} - {"Written"}
-    assert functions.keys() == {name for name in vars(kernel.Native) if not name.startswith("_")}
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    if not kernel.has_lines():
+        classes = {"Written": classes["Written"]}
+    assert functions.keys() | classes.keys() == {name for name in vars(module) if callable(getattr(module, name))}
+    assert functions.keys() == {name for name in vars(kernel.Native) if not name.startswith("_")} - {"Lines"}
     for name, node in functions.items():
-        wanted = [arg.arg for arg in node.args.posonlyargs]
-        assert [*inspect.signature(getattr(module, name)).parameters] == wanted
-        assert [*inspect.signature(getattr(kernel.Native, name)).parameters][1:] == wanted
-    (written,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    members = {node.name for node in written.body if isinstance(node, ast.FunctionDef)}
-    assert members == {name for name in vars(module.Written) if not name.startswith("_")}
-    assert members == {name for name in vars(kernel.Written) if not name.startswith("_")}
+        same_parameters(node, getattr(module, name), getattr(kernel.Native, name))
+    for name, found in classes.items():
+        made, told = getattr(module, name), getattr(kernel, name)
+        members = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
+        members.pop("__new__", None)
+        for member, node in members.items():
+            if not node.decorator_list:
+                same_parameters(node, getattr(made, member), getattr(told, member), "self")
+        assert members.keys() == {name for name in vars(made) if not name.startswith("_")}
+        assert members.keys() == {name for name in vars(told) if not name.startswith("_")}
 
 
 AT_WORK = """

@@ -95,14 +95,15 @@ def sequences(ops: tuple[str, ...], max_ops: int) -> Iterator[tuple[str, ...]]:
         yield from itertools.product(ops, repeat=length)
 
 
-def exhaust(subject: Subject, seed: int, ops: tuple[str, ...], *, per_call: int = 2) -> int:
+def exhaust(subject: Subject, seed: int, ops: tuple[str, ...]) -> int:
     """Run one sequence and judge survivors at every disk call of its last operation.
 
-    Earlier operations are the last ones of shorter sequences, so nothing is judged twice.
+    Earlier operations are the last ones of shorter sequences, so nothing is judged twice. Short sequences are few: two
+    survivors of each call are judged there, one of those of three operations.
     """
     rng = random.Random(f"exhaust {seed} {ops}")
     driver = subject.driver(seed)
-    forks = Forks(driver, rng, per_call=per_call)
+    forks = Forks(driver, rng, per_call=2 if len(ops) < 3 else 1)
     try:
         forks.on = len(ops) == 1
         driver.open(SimFs(seed))

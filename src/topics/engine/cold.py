@@ -3,7 +3,7 @@
     reader (on the owner)    meets a cold segment ─▶ `NeedsBlocks` ─▶ `fetch`, and goes on with other work
     pool `topics-cold-0…3`   one ranged read each; whoever wants the same block shares it
     owner                    blocks into the cache and into the reads that wait; each of them tries again, one at a
-                             time: blocks of many readers come at once, and writers get their turn in between
+                             time and when nothing else is due: blocks of many readers come at once (`turns`)
 
 Neither the owner nor a shard ever waits for the tier, and nobody waits for it at the end. A read that fails tells its
 reader; after five failures in a row nothing is asked for ten seconds [S-323]. Before the tier is believed, its store id
@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from topics.clock import Clock
+from topics.engine.turns import Turns
 from topics.errors import ColdStoreMismatch, EngineClosed, StoreUnavailable
 from topics.storage.owner import Owner
 from topics.storage.segfile import SegmentFiles
@@ -98,7 +99,7 @@ class Drop(NamedTuple):
 class Cold:
     """The cold tier of an engine; without a root nothing is ever there."""
 
-    def __init__(self, owner: Owner, clock: Clock, cache_bytes: int) -> None:
+    def __init__(self, owner: Owner, clock: Clock, turns: Turns, cache_bytes: int) -> None:
         self.root: ColdRoot | None = None
         self.store_id = ""
         self.patience_s: float | None = None
@@ -116,11 +117,12 @@ class Cold:
         self._cache = BlockCache(cache_bytes)
         self._owner = owner
         self._clock = clock
+        self._turns = turns
         self._fetching: dict[BlockKey, list[_Waiter]] = {}
         self._queue: deque[Wanted] = deque()
         self._parked: deque[tuple[_Waiter, Sequence[Wanted]]] = deque()
         self._ready: deque[_Waiter] = deque()
-        """They have their blocks; unless it is empty, `_go_on` is due."""
+        """They have their blocks and wait for their turn; each has one in line."""
         self._idle = list(range(THREADS))
         self._failures = 0
         self._skip_until_ns = 0
@@ -285,17 +287,11 @@ class Cold:
             waiter.read.blocks[key] = fetch.data
         if not waiter.left:
             self._ready.append(waiter)
-            if len(self._ready) == 1:
-                self._owner.soon(self._go_on)
+            self._turns.put(self._go_on)
 
     def _go_on(self) -> None:
-        if not self._ready:
-            return
-        try:
+        if self._ready:
             self._ready.popleft().then()
-        finally:
-            if self._ready:
-                self._owner.soon(self._go_on)
 
     def note(self, error: BaseException | None) -> None:
         """How a call of the tier went: five failures in a row, and it is left alone [S-323]."""

@@ -34,6 +34,7 @@ from topics.engine.router import Edge, Routers
 from topics.engine.scheduler import Item
 from topics.engine.topic import Lsn, Ticket, Topic, Totals
 from topics.engine.traffic import Traffic
+from topics.engine.turns import Turns
 from topics.engine.writers import Writers
 from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs
@@ -104,7 +105,9 @@ class Core:
         self.wal: Shards | None = None
         self.maps = MapCache(fs, config.max_maps, config.segment_mmap)
         self.recent = RecentFrames(config.recent_cache_bytes)
-        self.cold = Cold(owner, clock, config.cold_cache_bytes)
+        self.alarms = Alarms()
+        self.turns = Turns(owner, clock, self.alarms)
+        self.cold = Cold(owner, clock, self.turns, config.cold_cache_bytes)
         self.deletes = DeleteJournal(self)
         self.losses = LossJournal(self)
         self.tell: Telling = lambda name, said, done: None
@@ -170,7 +173,6 @@ class Core:
         """Seqs that became holes since the start, by stored reason."""
         self.orphan_dirs = 0
         self.dropped_segments = 0
-        self.alarms = Alarms()
         self.pins = Pins(clock, self.alarms)
         self.pump = Pump(owner, clock)
         self.service: Callable[[Topic], Callable[[], bool]] = lambda topic: lambda: False
@@ -335,11 +337,16 @@ class Core:
             if topic.tickets[0].lsn:
                 self.ready[topic.id] = topic
 
+    def is_writing(self) -> bool:
+        """Whether anything that was accepted is not finished yet; the shard that finishes the last of it says so."""
+        return self.wal is not None and any(shard.depth for shard in self.wal.shards)
+
     def finished(self, shard: Shard) -> None:
         """A shard has finished submissions: publish them, then let go on who waited for room."""
         self.publish_ready()
         if self.admission.waiting:
             self.admission.room(shard)
+        self.turns.stir()
 
     def publish_ready(self) -> None:
         """Publish what one write or one sync has committed."""

@@ -209,6 +209,7 @@ class Engine:
         self._owner.lend(loop)
         self._core.frames_aside_bytes = FRAMES_ASIDE_BYTES
         self._core.pump.scheduler.forward_rest_ns = FORWARD_REST_NS
+        self._core.turns.give_way(self._core.is_writing, self._owner.has_more)
         self._core.admission.patient = True
         self._core.load.queued = self._owner.queued
         timer = LoopTimer(self, loop)
@@ -222,6 +223,7 @@ class Engine:
             self._timer.stop()
         self._core.frames_aside_bytes = None
         self._core.pump.scheduler.forward_rest_ns = 0
+        self._core.turns.give_way()
         self._core.load.end()
         self._owner.take_back()
 

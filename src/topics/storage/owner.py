@@ -293,6 +293,10 @@ class LoopOwner(LockedOwner):
         if self._loop is not None and not self._scheduled:
             self._schedule(self._loop)
 
+    def has_more(self) -> bool:
+        """Whether anything else was put off: on the loop, for what is itself done as something put off."""
+        return bool(self._soon)
+
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = True
         loop.call_soon(self._run_soon)

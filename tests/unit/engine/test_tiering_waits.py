@@ -18,15 +18,24 @@ from tests.unit.engine.test_engine_scan import rows_of, scan
 from tests.unit.engine.test_tiering import cold_of, mount, segments_of, store_of, unmount
 from tests.unit.engine.watchkit import Tap
 from topics.clock import SystemClock
+from topics.codec.project import Projection
+from topics.engine import append as appending
+from topics.engine import read as reading
+from topics.engine.alarms import Alarms
+from topics.engine.append import Write
 from topics.engine.cold import Cold
 from topics.engine.engine import Engine
+from topics.engine.read import Query
+from topics.engine.records import prepare
+from topics.engine.turns import PATIENCE_NS, Turns
 from topics.errors import EngineClosed, StoreUnavailable
-from topics.fs import OsFs
-from topics.model import Gap, Record, new
+from topics.fs import File, Mode, OsFile, OsFs
+from topics.model import Gap, Limits, Record, new
 from topics.storage.owner import LoopOwner
 from topics.storage.tiers.blocks import BlockKey, Place, Wanted
 from topics.storage.tiers.folder import FolderRoot
 from topics.storage.tiers.store import SegmentId
+from topics.testing import ManualClock
 from topics.testing.delayedstore import DelayedRoot
 
 OLD, LIVE = "old", "live"
@@ -312,7 +321,7 @@ def test_readers_whose_blocks_come_at_once_go_on_one_at_a_time(tmp_path: Path) -
     async def play() -> None:
         owner, ended = LoopOwner(SystemClock()), asyncio.Event()
         owner.lend(asyncio.get_running_loop())
-        cold = Cold(owner, SystemClock(), 0)
+        cold = Cold(owner, SystemClock(), Turns(owner, SystemClock(), Alarms()), 0)
         cold.root, cold.store_id = root, "a" * 32
 
         def go_on(name: str) -> None:
@@ -328,3 +337,103 @@ def test_readers_whose_blocks_come_at_once_go_on_one_at_a_time(tmp_path: Path) -
 
     asyncio.run(play())
     assert seen == ["a", "somebody else", "b", "somebody else", "c", "somebody else"]
+
+
+def test_a_page_waits_for_the_write_that_is_under_way(tmp_path: Path) -> None:
+    """[S-320] On a server: its blocks are there, but the write's sync is not; the write is answered first."""
+    assert read_beside_a_held_write(tmp_path, released=True) == ["write", "page"]
+
+
+def test_a_page_comes_beside_a_write_that_never_ends(tmp_path: Path) -> None:
+    """[S-320] A sync that hangs holds up whoever waits for it, and no reader of the cold tier."""
+    assert read_beside_a_held_write(tmp_path, released=False) == ["page", "write"]
+
+
+class SyncGate(OsFs):
+    """The disk; while the gate is shut, syncs of the log hang."""
+
+    __slots__ = ("gate",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def open(self, path: str, mode: Mode) -> File:
+        file = super().open(path, mode)
+        assert isinstance(file, OsFile)
+        return GatedFile(file.fd, self.gate) if "/wal/" in path and mode != "r" else file
+
+
+class GatedFile(OsFile):
+    __slots__ = ("_gate",)
+
+    def __init__(self, fd: int, gate: threading.Event) -> None:
+        super().__init__(fd)
+        self._gate = gate
+
+    def fdatasync(self) -> None:
+        self._gate.wait()
+        super().fdatasync()
+
+
+def read_beside_a_held_write(tmp_path: Path, *, released: bool) -> list[str]:
+    """Who was answered first: a write whose sync hangs, or a read whose blocks came meanwhile.
+
+    The clock stands still until the write is `released`, or for the patience of whoever waits if it is not.
+    """
+    clock, seen, disk = ManualClock(), list[str](), SyncGate()
+    cold = FolderRoot(OsFs(), str(tmp_path / "cold"))
+    with Engine.open(str(tmp_path / "store"), config_of(), cold=cold) as engine:
+        for name in (OLD, LIVE):
+            engine.put_topic(name, {"durability": "fsync"})
+        engine.append(OLD, [new(n) for n in range(1, 41)])
+        engine.checkpoint(full=True)
+        move(engine)
+
+    async def play() -> None:
+        owner = LoopOwner(clock)
+        engine = Engine.open(str(tmp_path / "store"), config_of(), fs=disk, clock=clock, owner=owner, cold=cold)
+        core = engine.core
+        engine.lend_to(asyncio.get_running_loop())
+        ready = [asyncio.Event(), asyncio.Event()]
+        await answered(lambda done: appending.append(core, write_of("before"), done))
+        disk.gate.clear()
+        appending.append(core, write_of("held"), lambda outcome: (seen.append("write"), ready[0].set()))
+        query = Query(OLD, 0, None, 10, 1 << 20, frozenset(), 0)
+        reading.read(core, query, lambda outcome: (seen.append("page"), ready[1].set()), Projection())
+        await passes_until(lambda: len(core.cold._ready) == 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert seen == []
+        if released:
+            disk.gate.set()
+        else:
+            clock.advance(PATIENCE_NS // 1_000_000)
+            engine.tick()
+            await asyncio.wait_for(ready[1].wait(), kit.WAIT_S)
+            disk.gate.set()
+        for event in ready:
+            await asyncio.wait_for(event.wait(), kit.WAIT_S)
+        engine.take_back()
+        await asyncio.get_running_loop().run_in_executor(None, engine.close)
+
+    asyncio.run(play())
+    return seen
+
+
+async def answered(start: Callable[[Callable[[object], None]], None]) -> None:
+    event = asyncio.Event()
+    start(lambda outcome: event.set())
+    await asyncio.wait_for(event.wait(), kit.WAIT_S)
+
+
+async def passes_until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(kit.WAIT_S):
+        while not is_so():
+            await asyncio.sleep(0)
+
+
+def write_of(value: str) -> Write:
+    limits = Limits()
+    return Write(LIVE, prepare([new(value)], limits), None, None, None, None)

@@ -28,7 +28,7 @@ from topics.model import Selector
 from topics.storage.descriptor import Segment
 from topics.storage.reindex import live_of, stats
 from topics.storage.segments import TopicSegments
-from topics.storage.segread import Absent
+from topics.storage.segread import Absent, Stretch
 from topics.storage.tags import SeqArray, TagIndex
 from topics.storage.tail import (
     IN_MEMORY,
@@ -544,12 +544,30 @@ class Index:
             return None
         return _rendered(self._recent.run(self.topic_id, run.first + low, high - low), wanted)
 
-    def page(self, first: int, most: int, max_bytes: int, wanted: Projection) -> tuple[bytes, Entries] | None:
+    def page(
+        self, first: int, most: int, max_bytes: int, wanted: Projection, cold: ColdRead
+    ) -> tuple[bytes, Entries] | None:
         """Live records in a row from `first` on, of one sealed segment, as JSON, and their entries; None: walk."""
-        if self.segments is None or self.overlays or first > self.ckpt_seq:
+        segment = self._sealed_at(first)
+        if segment is None:
             return None
-        segment = self.segments.find(first)
-        return None if segment is None else self.segments.reader.page(segment, first, most, max_bytes, wanted)
+        assert self.segments is not None
+        return self.segments.reader.page(segment, first, most, max_bytes, wanted, cold)
+
+    def stretch(self, first: int, most: int) -> tuple[Segment, Stretch] | None:
+        """Live records in a row from `first` on, of one sealed segment, and which it is; None: walk."""
+        segment = self._sealed_at(first)
+        if segment is None:
+            return None
+        assert self.segments is not None
+        found = self.segments.reader.stretch(segment, first, most)
+        return None if found is None else (segment, found)
+
+    def _sealed_at(self, seq: int) -> Segment | None:
+        """The segment that holds a seq, if nothing but segments has to be looked at."""
+        if self.segments is None or self.overlays or seq > self.ckpt_seq:
+            return None
+        return self.segments.find(seq)
 
     def newest(self, first: int, last: int, wanted: Projection, max_bytes: int) -> list[bytes] | None:
         """Live records in a row up to the end of the log as JSON, if they are in memory and few enough [A-13]."""

@@ -27,7 +27,7 @@ from topics.engine.topic import Topic
 from topics.errors import CallerError, TopicNotFound
 from topics.model import Gap, GapReason, Limits, ReadResult, Record, TopicState, check_u32, check_u64, utf8_bytes
 from topics.storage.descriptor import Segment
-from topics.storage.segread import Absent
+from topics.storage.segread import Absent, Stretch
 from topics.storage.tail import DeadRun
 from topics.storage.tiers.blocks import BLOCKS_PER_CALL, ColdRead, NeedsBlocks, Place, Wanted, blocks_of, blocks_of_all
 
@@ -318,7 +318,7 @@ class _Walk:
         first, most = self.cursor + 1, min(self._limit - self.count, self._head - self.cursor, JSON_FETCH)
         if self._wanted is None or self._nodes or most <= 0 or first < self._topic.floor:
             return False
-        page = self._topic.index.page(first, most, self._budget - self._bytes, self._wanted)
+        page = self._topic.index.page(first, most, self._budget - self._bytes, self._wanted, self._cold)
         if page is None:
             return False
         text, entries = page
@@ -339,7 +339,33 @@ class _Walk:
     def ahead(self, needed: Sequence[Wanted]) -> list[Wanted]:
         """What else of the cold tier this read will need: all of it is fetched at once."""
         wanted, left, budget = dict.fromkeys(needed), self._limit - self.count, self._budget - self._bytes
-        for piece in self._topic.index.walk(self.cursor + 1, self._head, self._limit + AHEAD):
+        at = self.cursor + 1
+        while len(wanted) < BLOCKS_PER_CALL and (found := self._cold_stretch(at, left, budget)) is not None:
+            segment, stretch = found
+            size = stretch.end - stretch.start
+            wanted.update(self._missing(segment, blocks_of(stretch.start, size)))
+            at, left, budget = at + stretch.records, left - stretch.records, budget - size
+        if left > 0 and at <= self._head:
+            self._look_ahead(at, left, budget, wanted)
+        return list(wanted)[: max(BLOCKS_PER_CALL, len(needed))]
+
+    def _cold_stretch(self, at: int, left: int, budget: int) -> tuple[Segment, Stretch] | None:
+        """Records in a row from `at` on, all cold, live and within the budget; None: it takes a closer look."""
+        most = min(left, self._head + 1 - at)
+        if most <= 0 or at < self._topic.floor:
+            return None
+        found = self._topic.index.stretch(at, most)
+        if found is None or not found[0].cold or not 0 < found[1].end - found[1].start <= budget:
+            return None
+        return found
+
+    def _missing(self, segment: Segment, numbers: Sequence[int]) -> dict[Wanted, None]:
+        place = Place(self._topic.id, segment.first, segment.generation)
+        return dict.fromkeys(self._cold.missing(place, segment.data_len, numbers))
+
+    def _look_ahead(self, at: int, left: int, budget: int, wanted: dict[Wanted, None]) -> None:
+        """The same from `at` on where something is dead in between, or not cold."""
+        for piece in self._topic.index.walk(at, self._head, self._limit + AHEAD):
             if isinstance(piece, DeadRun):
                 continue
             source = piece.source
@@ -349,12 +375,9 @@ class _Walk:
             sizes = chosen["len"].astype(np.int64)
             chosen = chosen[: int(np.searchsorted(sizes.cumsum(), budget)) + 1]
             left, budget = left - len(chosen), budget - int(sizes.sum())
-            place = Place(self._topic.id, source.first, source.generation)
-            numbers = blocks_of_all(chosen["offset"], chosen["len"])
-            wanted.update(dict.fromkeys(self._cold.missing(place, source.data_len, numbers)))
+            wanted.update(self._missing(source, blocks_of_all(chosen["offset"], chosen["len"])))
             if len(wanted) >= BLOCKS_PER_CALL or left <= 0 or budget <= 0:
                 break
-        return list(wanted)[: max(BLOCKS_PER_CALL, len(needed))]
 
     def _pass(self, run: DeadRun) -> bool:
         """Go over a long run of dead seqs; False ends the walk."""

@@ -21,6 +21,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +68,21 @@ class Absent(Enum):
     """Deleted, by any witness [S-174], or a hole or filler."""
     UNREADABLE = "unreadable"
     """Its bytes failed verification twice [S-176]: to be told as a hole, reason `corrupt`."""
+
+
+class Stretch(NamedTuple):
+    """Live records in a row of a sealed segment."""
+
+    entries: bytes
+    """As they are on disk."""
+    start: int
+    """Of their frames in `.data`; what lies in between may be dead."""
+    end: int
+
+    @property
+    def records(self) -> int:
+        """How many."""
+        return len(self.entries) // codec.ENTRY_BYTES
 
 
 class SegmentReader:
@@ -166,13 +182,28 @@ class SegmentReader:
         return live, list(zip(seqs[live].tolist(), offsets, sizes, strict=True))
 
     def page(
-        self, segment: Segment, first: int, most: int, max_bytes: int, wanted: Projection
+        self, segment: Segment, first: int, most: int, max_bytes: int, wanted: Projection, cold: ColdRead
     ) -> tuple[bytes, Entries] | None:
         """Live records in a row from `first` on as JSON, and their entries; None: it takes a closer look.
 
         That is so unless they are intact, within `max_bytes`, not only a few of many, and the kernel is there.
         """
-        if segment.cold or segment.gap is not None or not segment.sealed or not segment.has_data:
+        found = self.stretch(segment, first, most)
+        if found is None or not 0 < found.end - found.start <= max_bytes:
+            return None
+        if segment.cold:
+            made = self._cold_page(segment, first, found, wanted, cold)
+            return None if made is None else (made, np.frombuffer(found.entries, codec.IDX))
+        data = self._lease_data(self.files.path(segment.first, "data", segment.generation), segment)
+        if data is None:
+            return None
+        with data:
+            made = project.packed_of_segment(data.buffer, found.entries, first, self.files.mask, wanted)
+        return None if made is None else (made, np.frombuffer(found.entries, codec.IDX))
+
+    def stretch(self, segment: Segment, first: int, most: int) -> Stretch | None:
+        """Live records in a row from `first` on, at most so many; None if they are only a few of many."""
+        if segment.gap is not None or not segment.sealed or not (segment.cold or segment.has_data):
             return None
         at = (first - segment.first) * codec.ENTRY_BYTES
         behind = at + min(most, segment.last + 1 - first) * codec.ENTRY_BYTES
@@ -184,16 +215,30 @@ class SegmentReader:
             if live < PAGE_RECORDS_MIN:
                 return None
             entries = entries[: live * codec.ENTRY_BYTES]
-        begins, _ = _PLACE.unpack_from(entries)
+        start, _ = _PLACE.unpack_from(entries)
         last, size = _PLACE.unpack_from(entries, len(entries) - codec.ENTRY_BYTES)
-        if not 0 < last + size - begins <= max_bytes:
+        return Stretch(entries, start, last + size)
+
+    def _cold_page(
+        self, segment: Segment, first: int, found: Stretch, wanted: Projection, cold: ColdRead
+    ) -> bytes | None:
+        """A page out of blocks in memory; `NeedsBlocks` where they are not."""
+        place = Place(self.files.topic_id, segment.first, segment.generation)
+        if place in cold.absent or found.end - found.start > SPAN_BYTES_MAX:
             return None
-        data = self._lease_data(self.files.path(segment.first, "data", segment.generation), segment)
-        if data is None:
-            return None
-        with data:
-            made = project.packed_of_segment(data.buffer, entries, first, self.files.mask, wanted)
-        return None if made is None else (made, np.frombuffer(entries, codec.IDX))
+        piece = cold.span(place, segment.data_len, found.start, found.end)
+        if isinstance(piece, list):
+            raise NeedsBlocks(piece)
+        data, base = piece
+        entries = found.entries
+        if base:
+            moved = np.frombuffer(entries, codec.IDX).copy()
+            moved["offset"] -= np.uint32(base)
+            entries = moved.tobytes()
+        made = project.packed_of_segment(data, entries, first, self.files.mask, wanted)
+        if made is not None:
+            cold.records += cold.count_fetched(place, np.frombuffer(found.entries, codec.IDX))
+        return made
 
     def project(
         self, segment: Segment, first: int, entries: Entries, wanted: Projection, cold: ColdRead
@@ -225,7 +270,7 @@ class SegmentReader:
         moved["offset"] -= np.uint32(base)
         made = project.run_of_segment(data, moved, first, self.files.mask, wanted)
         if made is not None:
-            cold.records += cold.count_fetched(place, entries["offset"].tolist(), entries["len"].tolist())
+            cold.records += cold.count_fetched(place, entries)
         return made
 
     def active_tags(self, active: Segment) -> dict[bytes, array[int]]:

@@ -139,12 +139,17 @@ class ColdRead:
         """Whether any of these bytes was fetched for this call."""
         return any(BlockKey(place, n) in self.blocks for n in range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES)))
 
-    def count_fetched(self, place: Place, offsets: Sequence[int], sizes: Sequence[int]) -> int:
+    def count_fetched(self, place: Place, entries: npt.NDArray[np.void]) -> int:
         """How many of some frames in a row have bytes that were fetched for this call."""
-        numbers = range(offsets[0] // BLOCK_BYTES, -(-(offsets[-1] + sizes[-1]) // BLOCK_BYTES))
-        if all(BlockKey(place, number) in self.blocks for number in numbers):
-            return len(offsets)
-        return sum(self.is_fetched(place, at, at + n) for at, n in zip(offsets, sizes, strict=True))
+        first, last = entries[0], entries[-1]
+        start, end = int(first["offset"]), int(last["offset"]) + int(last["len"])
+        fetched = [BlockKey(place, number) in self.blocks for number in blocks_of(start, end - start)]
+        if all(fetched):
+            return len(entries)
+        if not any(fetched):
+            return 0
+        places = zip(entries["offset"].tolist(), entries["len"].tolist(), strict=True)
+        return sum(self.is_fetched(place, at, at + n) for at, n in places)
 
     def distrust(self, place: Place, data_len: int, spans: Iterable[tuple[int, int]]) -> list[Wanted]:
         """Blocks whose bytes did not verify and are to be fetched once more [S-176]; none if that was done."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -76,7 +77,7 @@ class Layout(NamedTuple):
     def batch(self, n: int, made: dict[str, pa.Array]) -> pa.RecordBatch:
         """A batch of `n` rows; columns that were not made are null."""
         schema = self.schema()
-        arrays = [made[one.name] if one.name in made else pa.nulls(n, one.type) for one in schema]
+        arrays = [made[one.name] if one.name in made else _nulls(n, one.type) for one in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -100,7 +101,7 @@ def records(topic: str, batch: Batch, layout: Layout) -> pa.RecordBatch:
     """The records of a batch as rows; `BadRecord` where one is none, which takes damage that was not looked for."""
     n, wanted = len(batch.seqs), frozenset(layout.columns)
     made = _constant(topic, "record", n, wanted)
-    made["seq"] = pa.array(batch.seqs.astype(np.int64))
+    made["seq"] = _of_numbers(pa.int64(), batch.seqs.astype(np.int64))
     if "ts" in wanted:
         made["ts"] = timestamps(batch.entries["ts"])
     if n and wanted & {"node", "tag", "data", "meta"}:
@@ -165,12 +166,27 @@ def _tagged(column: pa.Array, tags: Tags) -> pa.Array:
 
 def _constant(topic: str, kind: str, n: int, wanted: frozenset[str]) -> dict[str, pa.Array]:
     values = {"topic": topic, "kind": kind}
-    return {name: pa.repeat(pa.scalar(value, pa.string()), n) for name, value in values.items() if name in wanted}
+    return {name: _repeated(value, n) for name, value in values.items() if name in wanted}
+
+
+@lru_cache(maxsize=8)
+def _repeated(value: str, n: int) -> pa.Array:
+    """The batches of full segments have as many rows as each other: they share what is the same in all of them."""
+    return pa.repeat(pa.scalar(value, pa.string()), n)
+
+
+@lru_cache(maxsize=8)
+def _nulls(n: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(n, kind)
+
+
+def _of_numbers(kind: pa.DataType, numbers: Ints) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def timestamps(ts_ms: Seqs) -> pa.Array:
     micros = np.minimum(ts_ms, np.uint64(_TS_MS_MAX)).astype(np.int64) * 1000
-    return pa.Array.from_buffers(_TS, len(micros), [None, pa.py_buffer(micros)])
+    return _of_numbers(_TS, micros)
 
 
 def _texts(batch: Batch, layout: Layout, wanted: frozenset[str]) -> dict[str, pa.Array]:
@@ -189,7 +205,7 @@ def _compiled(batch: Batch, layout: Layout, wanted: frozenset[str]) -> dict[str,
     if found is None:
         return None
     n = len(batch.seqs)
-    made = {"meta": pa.nulls(n, pa.string() if layout.meta_json else _MAP)} if "meta" in wanted else {}
+    made = {"meta": _nulls(n, pa.string() if layout.meta_json else _MAP)} if "meta" in wanted else {}
     for name, column in zip(_CUT, found, strict=True):
         if name in wanted:
             kind = pa.binary() if name == "data" and layout.binary else pa.string()

@@ -13,14 +13,16 @@ DataFrame [K-12]. Errors end in our own line [K-15].
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
+from functools import cache, wraps
 from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -190,6 +192,8 @@ def read_rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, in a process of an executor; of a read or of a batch of a stream."""
     if not isinstance(partition, TopicsPartition):  # Spark's own, where there is nothing to read [K-13]
         return
+    if TaskContext.get() is not None:
+        _leave_modules_alone()
     try:
         yield from read_partition(OsFs(), partition.partition)
     except Exception as error:
@@ -197,3 +201,14 @@ def read_rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if shown is error:
             raise
         raise shown from None
+
+
+@cache
+def _leave_modules_alone() -> None:
+    """Once for each process of an executor: Spark has it collect garbage after every task.
+
+    Each time it would go through all that pyspark, pandas and we have imported, which takes as long as decoding a good
+    part of a partition does. What is there now is not gone through again; it is freed as before once nothing refers
+    to it.
+    """
+    gc.freeze()

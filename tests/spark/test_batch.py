@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
@@ -18,6 +20,7 @@ from tests.spark.conftest import Filled
 from tests.unit.spark.kit import History
 from tests.unit.spark.test_remote import by_diff, written
 from topics.fs import OsFs
+from topics.spark import source
 from topics.spark.source import TopicsReader
 
 SCHEMA = (
@@ -47,6 +50,25 @@ def test_the_format_is_found_by_its_name(spark: SparkSession, filled: Filled) ->
         "topic": "a", "seq": 5, "node": None, "tag": "t:1", "data": '{"n":5}', "meta": {"n": "5"}, "kind": "record",
         "gap_to": None, "reason": None,
     }  # fmt: skip
+
+
+def test_only_processes_of_spark_stop_looking_for_garbage_in_what_they_imported(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once each: Spark has them look after everything they did. Who reads without Spark is left alone."""
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    source._leave_modules_alone.cache_clear()
+    reader = TopicsReader({"path": str(filled(a=HUNDRED)), "topics": "a"})
+    parts = reader.partitions()
+    assert len(frozen) == 1
+    source._leave_modules_alone.cache_clear()
+    assert sum(rows.num_rows for part in parts for rows in reader.read(part)) == 100
+    assert len(frozen) == 1
+    monkeypatch.setattr(TaskContext, "get", staticmethod(TaskContext))
+    for _ in range(2):
+        assert sum(rows.num_rows for part in parts for rows in reader.read(part)) == 100
+        assert len(frozen) == 2
 
 
 @pytest.mark.parametrize("seed", [1, 4, 9])

@@ -182,6 +182,7 @@ class TopicsReader(DataSourceReader):
 
     @told
     def partitions(self) -> list[InputPartition]:
+        _leave_modules_alone()
         return [TopicsPartition(one) for one in plan_read(OsFs(), self._options, SystemClock().now_ms())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -205,7 +206,7 @@ def read_rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 @cache
 def _leave_modules_alone() -> None:
-    """Once for each process of an executor: Spark has it collect garbage after every task.
+    """Once for each process that Spark reads or plans with: it has them collect garbage after everything they did.
 
     Each time it would go through all that pyspark, pandas and we have imported, which takes as long as decoding a good
     part of a partition does. What is there now is not gone through again; it is freed as before once nothing refers

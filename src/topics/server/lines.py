@@ -239,7 +239,7 @@ class Lines:
     def forget(self) -> None:
         """Take none any more."""
         self.kernel.forget()
-        self._heads.clear()
+        self._heads = []  # writes that are under way have the old ones
         self._topics.clear()
         self._names.clear()
 
@@ -288,8 +288,7 @@ class Lines:
             runs, told, more = self.kernel.receive()
             events.extend(told)
             for run in runs:
-                heads = [self._heads[at] for at in run.heads]
-                app.gathering.take_run(Taken(self, run, self._names[run.topic], heads, now_ns))
+                app.gathering.take_run(Taken(self, run, self._names[run.topic], self._heads, now_ns))
         until_ns = now_ns + SLICE_NS
         while events:
             line, kind, data = events.popleft()
@@ -308,6 +307,7 @@ class Taken:
         self.name = name
         self.since_ns = since_ns
         self._heads = heads
+        """All that were known then."""
 
     def answer(self, first: int, head: int, performance: bytes) -> None:
         """All of them, with 200; the kernel goes on with their lines."""
@@ -318,7 +318,8 @@ class Taken:
     def given_up(self) -> Iterator[tuple[Http1 | None, Known, bytes, int]]:
         """Who is to answer instead, if the connection is still there, and what: head, body, how many records."""
         lines = self._home.kernel.give_up(self.ready)
-        for line, known, (body, count) in zip(lines, self._heads, self.ready.each(), strict=True):
+        for line, at, (body, count) in zip(lines, self.ready.heads, self.ready.each(), strict=True):
+            known = self._heads[at]
             carrier = None if line is None else cast(Line, line).carrier
             yield carrier if carrier is not None and carrier.adopt(known) else None, known, body, count
 

@@ -2,9 +2,10 @@
 
 Measured: one-record writes over 64 connections to one topic of class `disk` (B1), and 100-record writes over 16 (B2),
 100 bytes per record, one request in flight per connection. CPU is the server's alone, per request and per record. The
-baseline is the same HTTP layer with a handler that decodes the body and answers with as many bytes, a request at a time;
-where the kernel has the connections it takes plain writes past that handler, so that a write may cost less than it. Peers, where they are installed, each with the same client over the same number of connections: Redis Streams,
-XADD one by one or pipelined by a hundred, `appendfsync everysec`; NATS JetStream, PUB with an acknowledgement for each
+baseline is the same HTTP layer with a handler that decodes the body and answers with as many bytes, a request at a
+time; where the kernel has the connections it takes plain writes past that handler, so that a write may cost less than
+it. Peers, where they are installed, each with the same client over the same number of connections: Redis Streams, XADD
+one by one or pipelined by a hundred, `appendfsync everysec`; NATS JetStream, PUB with an acknowledgement for each
 record, one by one or pipelined by a hundred, a file store that syncs as it does by default. Every server has the first
 core to itself, the load has the others.
 

@@ -380,7 +380,8 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
         self.used = 0;
         self.poll_lines();
         let mut pass = Pass { runs: Vec::new(), events: std::mem::take(&mut self.told), more: false };
-        for _ in 0..PASS_LINES {
+        // Who has more has it in the next pass.
+        for _ in 0..self.ready.len().min(PASS_LINES) {
             if self.used > PASS_BYTES {
                 break;
             }

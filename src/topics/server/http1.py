@@ -209,7 +209,8 @@ class Http1:
 
     def _let_gather(self) -> None:
         """Between two requests, with nothing at hand, the kernel may take what comes."""
-        if self._line is not None and self._state is _HEAD and not self._input and not self._eof:
+        is_clear = self._state is _HEAD and not self._input and not self._eof and self._overrun is None
+        if self._line is not None and is_clear:
             self._line.gather(self)
 
     def fail_known(self, known: Known, since_ns: int, error: Exception) -> None:

@@ -86,6 +86,8 @@ struct Line<O, B> {
     last: usize,
     readable: bool,
     ended: bool,
+    /// There was urgent data, at which a read ends early.
+    urgent: bool,
     paused: bool,
     /// A write that was taken is under way.
     busy: bool,
@@ -239,7 +241,7 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
             self.places.len() - 1
         });
         let handle = Handle::new(at, self.places[at].generation);
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(handle.0), flags) {
             self.free.push(at);
             return Err(error);
@@ -254,6 +256,7 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
             last: 0,
             readable: false,
             ended: false,
+            urgent: false,
             paused: false,
             busy: false,
             plain: false,
@@ -376,8 +379,7 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
 
     /// Read what is there.
     pub fn receive(&mut self) -> Pass {
-        self.arena[..self.used].fill(0); // there may be a key in it, which nothing is to keep [KEY-5]
-        self.used = 0;
+        self.wipe();
         self.poll_lines();
         let mut pass = Pass { runs: Vec::new(), events: std::mem::take(&mut self.told), more: false };
         // Who has more has it in the next pass.
@@ -390,6 +392,12 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
         }
         pass.more = !self.ready.is_empty();
         pass
+    }
+
+    /// Forget the bytes of the last pass: there may be a key in them, which nothing is to keep [KEY-5].
+    pub fn wipe(&mut self) {
+        self.arena[..self.used].fill(0);
+        self.used = 0;
     }
 
     /// Bytes of the last pass.
@@ -413,6 +421,7 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
         if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
             line.ended = true;
         }
+        line.urgent |= flags.contains(EventFlags::PRI);
         if flags.contains(EventFlags::IN) || line.ended {
             line.readable = true;
         }
@@ -444,7 +453,7 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
             }
             Ok(count) => {
                 // A stream that gave less than it might has no more; its end is an event that was seen.
-                line.readable = count == most || line.ended;
+                line.readable = count == most || line.ended || line.urgent;
                 let (plain, last, ended) = (line.plain && line.unsent == 0, line.last, line.ended);
                 if !(plain && !ended && self.take(handle, begin, begin + count, last, pass)) {
                     self.used = begin + count;
@@ -645,5 +654,107 @@ impl<O, B: AsRef<[u8]>> Line<O, B> {
             self.sent -= size;
             spent.extend(self.out.pop_front());
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))] // which has no sockets
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    const HEAD: &[u8] = b"POST /t HTTP/1.1\r\n\r\n";
+    const BODY: &[u8] = b"{\"records\":[{\"data\":1}]}";
+    const LIMITS: Limits =
+        Limits { records: 9, record_bytes: 99, meta_bytes: 9, meta_members: 9, tag_bytes: 9, node_bytes: 9 };
+
+    fn line(lines: &mut Lines<u8, Vec<u8>>, owner: u8) -> (UnixStream, Handle) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (theirs, lines.add(ours.into(), owner).unwrap())
+    }
+
+    fn lines() -> Lines<u8, Vec<u8>> {
+        let mut lines = Lines::new(1 << 16).unwrap();
+        lines.limit(LIMITS);
+        lines.know(HEAD, BODY.len(), 9, 7, 0);
+        lines
+    }
+
+    #[test]
+    fn what_is_told_is_wiped() {
+        let mut lines = lines();
+        let (mut client, handle) = line(&mut lines, 1);
+        client.write_all(b"a secret").unwrap();
+        let pass = lines.receive();
+        let [(told, Event::Data(begin, end))] = pass.events[..] else { panic!("{:?}", pass.events) };
+        assert_eq!((told, lines.bytes(begin, end)), (handle, &b"a secret"[..]));
+        lines.wipe();
+        assert!(lines.arena.iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_write_is_taken_only_of_a_line_that_may_have_one_and_answered_once() {
+        let mut lines = lines();
+        let (mut client, handle) = line(&mut lines, 1);
+        let request = [HEAD, BODY].concat();
+        client.write_all(&request).unwrap();
+        assert!(lines.receive().runs.is_empty());
+        lines.plain(handle);
+        client.write_all(&request).unwrap();
+        let pass = lines.receive();
+        assert_eq!((pass.runs.len(), pass.runs[0].topic, pass.runs[0].records), (1, 7, 1));
+        client.write_all(&request).unwrap(); // not looked at before the answer
+        assert!(lines.receive().runs.is_empty());
+        lines.answer(&pass.runs[0], b"HTTP/1.1 200 OK\r\ncontent-length: ", b"t", 5, 5, b"\"p\":1");
+        let mut answer = [0; 4096];
+        let size = client.read(&mut answer).unwrap();
+        assert!(String::from_utf8_lossy(&answer[..size]).contains("\"first_seq\":5"));
+        assert!(lines.has_more());
+        assert_eq!(lines.receive().runs.len(), 1);
+        assert_eq!(lines.served(handle), (true, 1));
+    }
+
+    #[test]
+    fn a_place_that_is_used_again_is_another_line() {
+        let mut lines = lines();
+        let (mut client, old) = line(&mut lines, 1);
+        lines.plain(old);
+        client.write_all(&[HEAD, BODY].concat()).unwrap();
+        let pass = lines.receive();
+        assert_eq!(lines.close(old), Some(1));
+        let (mut other, new) = line(&mut lines, 2);
+        assert_eq!(old.at(), new.at());
+        lines.answer(&pass.runs[0], b"", b"t", 5, 5, b"");
+        lines.write(old, b"for nobody".to_vec());
+        lines.write(new, b"hello".to_vec());
+        lines.flush();
+        let mut heard = [0; 99];
+        let size = other.read(&mut heard).unwrap();
+        assert_eq!(&heard[..size], b"hello");
+        assert_eq!((lines.owner(old), lines.owner(new)), (None, Some(&2)));
+    }
+
+    #[test]
+    fn what_is_not_taken_waits_and_goes_on() {
+        let mut lines = lines();
+        let (mut client, handle) = line(&mut lines, 1);
+        let sent: Vec<u8> = (0..4_000_000u32).map(|n| n as u8).collect();
+        for piece in sent.chunks(99_999) {
+            lines.write(handle, piece.to_vec());
+        }
+        lines.flush();
+        assert!(lines.unsent(handle) > 0);
+        lines.tell(handle, true);
+        let mut heard = Vec::new();
+        let mut part = [0; 65536];
+        while heard.len() < sent.len() {
+            let size = client.read(&mut part).unwrap();
+            heard.extend_from_slice(&part[..size]);
+            lines.receive();
+        }
+        assert!(heard == sent);
+        assert_eq!(lines.unsent(handle), 0);
     }
 }

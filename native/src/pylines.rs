@@ -242,6 +242,7 @@ impl Lines {
                 Event::Sent => told.append((owner, SENT, py.None()))?,
             }
         }
+        self.table.wipe();
         Ok((taken, told, more))
     }
 

@@ -25,7 +25,8 @@ from topics.engine.append import Write
 from topics.engine.append import append as real_append
 from topics.engine.core import Core, Outcome
 from topics.server import gather, keys, lines
-from topics.server.http1 import IDLE_NS
+from topics.server.http1 import IDLE_NS, Http1
+from topics.server.known import Known
 from topics.testing import ManualClock
 
 pytestmark = pytest.mark.skipif(not kernel.has_lines(), reason="only the compiled kernel has connections, on Linux")
@@ -322,6 +323,84 @@ def test_a_server_that_stops_answers_what_is_under_way_and_closes(topic: str, tm
             assert client.rest() == b""
 
 
+def test_nothing_is_taken_of_a_line_while_something_waits_to_be_looked_at(server: Running, topic: str) -> None:
+    """[API-25] What was told comes before what is read next, and may be the same line's."""
+    request = write(topic, row(1))
+    with in_hand(server, 1, request) as (client,):
+        before = taken(server, client)
+        all_lines = server.server.connections.lines
+        assert all_lines is not None
+
+        def gather_while_something_waits() -> None:
+            assert client.served._line is not None
+            all_lines._events.append((client.served._line, 3, None))
+            client.served._line.gather(client.served)
+
+        assert client.send(get("/v0/health")).answer().status == 200
+        server.on_loop(gather_while_something_waits)
+        assert client.send(request).answer().status == 200
+        assert taken(server, client) == before
+        assert client.send(request).answer().status == 200
+        assert taken(server, client) == before + 1
+
+
+def test_a_head_that_comes_again_is_known_once(server: Running, topic: str) -> None:
+    """[R-7] Also where its body comes apart from it, or behind another request."""
+    request = write(topic, row(1))
+    with in_hand(server, 1, request) as (client,):
+        all_lines = server.server.connections.lines
+        assert all_lines is not None
+        before = len(all_lines._heads)
+        for _ in range(5):
+            client.send(request * 3)
+            assert [client.answer().status for _ in range(3)] == [200] * 3
+        assert len(all_lines._heads) == before
+
+
+def test_one_that_breaks_while_writes_are_handed_on_is_no_other_s_trouble(
+    server: Running, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[R-6] It is closed, the others are answered; so it is where all of them break."""
+    request = write(topic, row(1))
+    real = Http1.execute_known
+    struck: list[None] = []
+
+    def execute(self: Http1, known: Known, body: bytes, since_ns: int) -> None:
+        if not struck:
+            struck.append(None)
+            raise RuntimeError("this one breaks")
+        real(self, known, body, since_ns)
+
+    with in_hand(server, 3, request) as clients:
+        monkeypatch.setattr(server.server.app.buffered, "most", 1)  # nothing is gathered
+        monkeypatch.setattr(Http1, "execute_known", execute)
+        with held(server):
+            for client in clients:
+                client.send(request)
+        told = [client.rest() if client is clients[0] else client.answer().status for client in clients]
+        assert told == [b"", 429, 429]
+    monkeypatch.undo()
+    with in_hand(server, 3, request) as clients:
+        monkeypatch.setattr(gather.Gathering, "take_run", lambda self, run: 1 / 0)
+        with held(server):
+            for client in clients:
+                client.send(request)
+        assert [client.rest() for client in clients] == [b""] * 3
+    assert "that came at once" in caplog.text
+
+
+def test_urgent_data_holds_nothing_up(server: Running) -> None:
+    """[API-25] A read ends at it, though there is more."""
+    asked = get("/v0/health")
+    with RawClient(server) as client:
+        assert client.send(asked).answer().status == 200
+        with held(server):
+            client.send(asked)
+            client.sock.send(b"!", socket.MSG_OOB)
+            client.send(asked)
+        assert [client.answer().status for _ in range(2)] == [200, 200]
+
+
 # -- the transport ---------------------------------------------------------------------------------------------------
 
 
@@ -360,6 +439,44 @@ def test_answers_that_are_not_taken_stop_the_reading(server: Running, topic: str
         whole = sent // len(request)
         firsts = [client.answer().json()["first_seq"] for _ in range(whole)]
     assert all(after - before == 1000 for before, after in pairwise(firsts))
+
+
+@pytest.mark.parametrize("how", ["close", "write_eof"])
+def test_what_is_written_when_there_is_room_again_is_sent_before_the_end(server: Running, how: str) -> None:
+    """[API-24] All of it, as with any transport."""
+
+    class Writes:
+        """A protocol that writes more than a socket takes, and ends."""
+
+        def __init__(self) -> None:
+            self.more = 12 << 20
+
+        def connection_made(self, transport: lines.Line) -> None:
+            self.transport = transport
+            transport.write(bytes(6 << 20))
+
+        def pause_writing(self) -> None:
+            pass
+
+        def resume_writing(self) -> None:
+            more, self.more = self.more, 0
+            if more:
+                self.transport.write(bytes(more))
+                getattr(self.transport, how)()
+
+        def eof_received(self) -> bool:
+            return False
+
+        def connection_lost(self, error: Exception | None) -> None:
+            pass
+
+    (listener,) = server.server._listeners
+    assert isinstance(listener, lines.Listener)
+    real = listener._protocol
+    server.on_loop(lambda: setattr(listener, "_protocol", Writes))
+    with RawClient(server) as client:
+        assert len(client.rest()) == 18 << 20
+    server.on_loop(lambda: setattr(listener, "_protocol", real))
 
 
 def test_connections_that_come_and_go_leave_nothing(server: Running, topic: str) -> None:

@@ -204,7 +204,7 @@ class _Carried:
         """The ordinary way."""
         for carrier, known, body, _, since_ns in self._run:
             _release(known)
-            carrier.execute_known(known, body, since_ns)
+            _execute(self._name, carrier, known, body, since_ns)
 
 
 class _Lined:
@@ -243,7 +243,7 @@ class _Lined:
         """The ordinary way."""
         for carrier, known, body, _ in self._taken.given_up():
             if carrier is not None:
-                carrier.execute_known(known, body, self._taken.since_ns)
+                _execute(self._taken.name, carrier, known, body, self._taken.since_ns)
 
 
 def _answer(name: str, carrier: Http1, known: Known, since_ns: int, one: AppendResult, told: bytes) -> None:
@@ -258,6 +258,13 @@ def _fail(name: str, carrier: Http1, known: Known, since_ns: int, why: Exception
     try:
         carrier.fail_known(known, since_ns, why)
     except Exception as error:  # noqa: BLE001 - it is decided: one connection is no other's trouble
+        _give_up(name, carrier, error)
+
+
+def _execute(name: str, carrier: Http1, known: Known, body: bytes, since_ns: int) -> None:
+    try:
+        carrier.execute_known(known, body, since_ns)
+    except Exception as error:  # noqa: BLE001 - one connection is no other's trouble
         _give_up(name, carrier, error)
 
 

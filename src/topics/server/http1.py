@@ -468,6 +468,7 @@ class Http1:
         assert head is not None
         self._exchange = None
         if self._transport.is_closing():
+            self._drop()  # nobody gets it, and nothing behind it counts
             return
         # An answer before the end of the body is the connection's last [API-25].
         is_early = self._state is _BODY and (self._left > 0 or self._chunks is not None)

@@ -93,8 +93,10 @@ class Heads:
             remembered.clear()
             if self.lines is not None and not has_token:
                 self.lines.forget()
-        remembered[self.digest(raw) if has_token else raw] = known
-        if self.lines is not None and known.gathers and keep_alive and not has_token:
+        by = self.digest(raw) if has_token else raw
+        is_new = by not in remembered
+        remembered[by] = known
+        if is_new and self.lines is not None and known.gathers and keep_alive and not has_token:
             self.lines.know(raw, known)
 
     def _known(self, head: Head, keep_alive: bool, match: Match, query: bytes, key: Key | None) -> Known | None:

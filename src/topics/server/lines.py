@@ -97,6 +97,7 @@ class Line(asyncio.Transport):
         if self._is_paused and waits <= self._low:
             self._is_paused = False
             self._protocol.resume_writing()
+            waits = self._kernel.unsent(self._number)
         if not waits and not self._is_gone:
             self._all_sent()
         if not self._is_gone:
@@ -182,9 +183,13 @@ class Line(asyncio.Transport):
     # -- writes that are taken ---------------------------------------------------------------------------------------
 
     def gather(self, carrier: Http1) -> None:
-        """What comes next may be taken: nothing is under way, and what came before was such a write."""
+        """What comes next may be taken: nothing is under way, and what came before was such a write.
+
+        Not while something waits to be looked at: it may be this line's, and comes before what is read next.
+        """
         self.carrier = carrier
-        self._kernel.plain(self._number)
+        if not self._home.has_events:
+            self._kernel.plain(self._number)
 
     def served(self) -> tuple[bool, int]:
         """Whether a write that was taken is under way, and how many were answered."""
@@ -245,6 +250,11 @@ class Lines:
 
     # -- passes ------------------------------------------------------------------------------------------------------
 
+    @property
+    def has_events(self) -> bool:
+        """Whether the kernel told something that was not looked at yet."""
+        return bool(self._events)
+
     def pass_soon(self) -> None:
         """There is something to look at that is no event of a socket."""
         if not self._is_due:
@@ -288,7 +298,12 @@ class Lines:
             runs, told, more = self.kernel.receive()
             events.extend(told)
             for run in runs:
-                app.gathering.take_run(Taken(self, run, self._names[run.topic], self._heads, now_ns))
+                taken = Taken(self, run, self._names[run.topic], self._heads, now_ns)
+                try:
+                    app.gathering.take_run(taken)
+                except Exception:  # the others are not to wait for it
+                    log.exception("writes to topic %r that came at once", taken.name)
+                    taken.abort()
         until_ns = now_ns + SLICE_NS
         while events:
             line, kind, data = events.popleft()
@@ -315,9 +330,16 @@ class Taken:
         if home.kernel.answer(self.ready, home.ok_prefix(), self.name, first, head, performance):
             home.pass_soon()
 
+    def abort(self) -> None:
+        """There will be no answer."""
+        for line in self._home.kernel.give_up(self.ready):
+            if line is not None:
+                cast(Line, line).abort()
+
     def given_up(self) -> Iterator[tuple[Http1 | None, Known, bytes, int]]:
         """Who is to answer instead, if the connection is still there, and what: head, body, how many records."""
         lines = self._home.kernel.give_up(self.ready)
+        self._home.pass_soon()
         for line, at, (body, count) in zip(lines, self.ready.heads, self.ready.each(), strict=True):
             known = self._heads[at]
             carrier = None if line is None else cast(Line, line).carrier

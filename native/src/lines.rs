@@ -81,6 +81,8 @@ struct Line<O, B> {
     /// Of the first piece.
     sent: usize,
     unsent: usize,
+    /// Bytes that went out.
+    gone: u64,
     answered: u64,
     /// Where its last known head is.
     last: usize,
@@ -100,6 +102,8 @@ struct Line<O, B> {
     tells: bool,
     /// The other side sends no more.
     deaf: bool,
+    /// Our side ends with what was written.
+    mute: bool,
     failed: bool,
 }
 
@@ -252,6 +256,7 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
             out: VecDeque::new(),
             sent: 0,
             unsent: 0,
+            gone: 0,
             answered: 0,
             last: 0,
             readable: false,
@@ -265,6 +270,7 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
             blocked: false,
             tells: false,
             deaf: false,
+            mute: false,
             failed: false,
         });
         Ok(handle)
@@ -532,6 +538,7 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
                 continue;
             }
             let sent = if line.out.is_empty() { net::send(&line.fd, &made, SendFlags::NOSIGNAL) } else { Ok(0) };
+            line.gone += sent.unwrap_or(0) as u64;
             if sent != Ok(made.len()) {
                 let sent = sent.unwrap_or(0); // what is wrong is found once more
                 line.unsent += made.len() - sent;
@@ -581,6 +588,51 @@ impl<O, B: AsRef<[u8]>> Lines<O, B> {
 
     pub fn unsent(&self, handle: Handle) -> usize {
         self.look(handle).map_or(0, |line| line.unsent)
+    }
+
+    /// Nothing is spread to it any more.
+    pub fn mute(&mut self, handle: Handle) {
+        if let Some(line) = self.line(handle) {
+            line.mute = true;
+        }
+    }
+
+    /// How many bytes went out.
+    pub fn gone(&self, handle: Handle) -> u64 {
+        self.look(handle).map_or(0, |line| line.gone)
+    }
+
+    /// Send the same on many lines at once; those that did not take all of it, and how much they took: see `keep`.
+    pub fn spread(&mut self, handles: &[Handle], data: &[u8]) -> Vec<(Handle, usize)> {
+        let mut left = Vec::new();
+        for &handle in handles {
+            let Some(line) = self.line(handle) else { continue };
+            if line.failed || line.mute {
+                continue;
+            }
+            if !line.out.is_empty() || line.blocked {
+                left.push((handle, 0));
+                continue;
+            }
+            let mut at = 0;
+            match line.pour_new(data, &mut at) {
+                Ok(()) if at == data.len() => {}
+                Ok(()) => left.push((handle, at)),
+                Err(error) => self.fail(handle, error),
+            }
+        }
+        left
+    }
+
+    /// What `spread` could not send all of goes on behind what waits on the line, with the next `flush`.
+    pub fn keep(&mut self, handle: Handle, data: B, took: usize) {
+        let Some(line) = self.line(handle) else { return };
+        line.unsent += data.as_ref().len() - took;
+        if line.out.is_empty() {
+            line.sent = took;
+        }
+        line.out.push_back(Piece::Given(data));
+        self.make_dirty(handle);
     }
 
     /// Send what waits on all lines, as far as they take it.
@@ -643,8 +695,25 @@ impl<O, B: AsRef<[u8]>> Line<O, B> {
         Ok(())
     }
 
+    /// The same of bytes that nothing waits in front of; `at`: how much it took.
+    fn pour_new(&mut self, data: &[u8], at: &mut usize) -> io::Result<()> {
+        while *at < data.len() && !self.blocked {
+            match net::send(&self.fd, &data[*at..], SendFlags::NOSIGNAL) {
+                Ok(sent) => {
+                    *at += sent;
+                    self.gone += sent as u64;
+                }
+                Err(Errno::AGAIN) => self.blocked = true,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     fn passed(&mut self, count: usize, spent: &mut Vec<Piece<B>>) {
         self.unsent -= count;
+        self.gone += count as u64;
         self.sent += count;
         while let Some(first) = self.out.front() {
             let size = first.bytes().len();
@@ -756,5 +825,47 @@ mod tests {
         }
         assert!(heard == sent);
         assert_eq!(lines.unsent(handle), 0);
+    }
+
+    #[test]
+    fn what_is_spread_reaches_everybody_once_and_in_its_place() {
+        let mut lines = lines();
+        let (mut quick, first) = line(&mut lines, 1);
+        let (mut slow, second) = line(&mut lines, 2);
+        let (_mute, third) = line(&mut lines, 3);
+        let (gone, fourth) = line(&mut lines, 4);
+        drop(gone);
+        lines.mute(third);
+        lines.write(second, b"before".to_vec()); // not flushed yet: what is spread comes behind it
+        let handles = [first, second, third, fourth];
+        let mut expected = Vec::new();
+        let mut part = [0; 1 << 20];
+        for n in 0..40u8 {
+            let data = vec![n; 50_000];
+            for (handle, took) in lines.spread(&handles, &data) {
+                assert!(handle == second && took <= data.len());
+                lines.keep(handle, data.clone(), took);
+            }
+            expected.extend_from_slice(&data);
+            let mut heard = 0;
+            while heard < data.len() {
+                heard += quick.read(&mut part[heard..]).unwrap();
+            }
+            assert_eq!(part[..heard], data);
+            if n == 0 {
+                lines.flush();
+            }
+        }
+        assert_eq!((lines.unsent(first), lines.gone(first)), (0, 2_000_000));
+        assert!(lines.unsent(second) > 0, "its buffers are smaller than that");
+        let mut heard = Vec::new();
+        while heard.len() < 6 + expected.len() {
+            let size = slow.read(&mut part).unwrap();
+            heard.extend_from_slice(&part[..size]);
+            lines.receive();
+        }
+        assert!(heard == [b"before", &expected[..]].concat());
+        assert_eq!((lines.gone(second), lines.gone(third)), (2_000_006, 0));
+        assert!(lines.look(fourth).unwrap().failed);
     }
 }

@@ -278,6 +278,38 @@ impl Lines {
         self.table.write(Handle(line), data)
     }
 
+    /// Send the same on many lines at once: the owners of those that did not take all of it, where it waits, and
+    /// whether another pass has something to do then.
+    #[pyo3(signature = (lines, data, /))]
+    fn spread<'py>(
+        &mut self,
+        py: Python<'py>,
+        lines: Vec<u64>,
+        data: &Bound<'py, PyBytes>,
+    ) -> PyResult<(Bound<'py, PyList>, bool)> {
+        let handles: Vec<Handle> = lines.into_iter().map(Handle).collect();
+        let (table, raw) = (&mut self.table, data.as_bytes());
+        let left = alone(py, || table.spread(&handles, raw));
+        let waiting = PyList::empty(py);
+        for (handle, took) in left {
+            self.table.keep(handle, PyBackedBytes::from(data.clone()), took);
+            waiting.append(self.table.owner(handle))?;
+        }
+        Ok((waiting, self.table.has_more()))
+    }
+
+    /// Nothing is spread to a line any more.
+    #[pyo3(signature = (line, /))]
+    fn mute(&mut self, line: u64) {
+        self.table.mute(Handle(line));
+    }
+
+    /// How many bytes went out on a line.
+    #[pyo3(signature = (line, /))]
+    fn gone(&self, line: u64) -> u64 {
+        self.table.gone(Handle(line))
+    }
+
     /// Whether it is told when output went.
     #[pyo3(signature = (line, tells, /))]
     fn tell(&mut self, line: u64, tells: bool) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -422,6 +422,31 @@ def test_a_client_that_reads_nothing_is_held_one_frame_and_closed_after_thirty_s
         with open_stream(server, http2, wid, f"Last-Event-ID: {encoded({'t': 0})}") as again:
             assert again.until_seq(122) == list(range(1, 123))
         until_streams(server, 0)
+
+
+def test_many_streams_of_a_topic_get_the_same_whoever_stalls_among_them(server: Running) -> None:
+    """[FRM-11, D-61, A-12] More than are served at a time, of both protocols; every tenth reads last of all."""
+    topic = "of-many"
+    with server.client() as client, ExitStack() as opened:
+        put(client, topic)
+        ways = [(bool(n % 7 == 3), bool(n % 10 == 9)) for n in range(70)]
+        streams = []
+        for http2, stalls in ways:
+            wid = watch(client, topic)["wid"]
+            enter = open_stream(server, http2, wid) if http2 or not stalls else stalled(server, http2, wid)
+            streams.append(opened.enter_context(enter))
+        for n in range(1, 41):
+            write(client, topic, BIG)
+            for (http2, stalls), one in zip(ways, streams, strict=True):
+                if http2 or not stalls:
+                    assert one.until_seq(n) == [n]
+        for (http2, stalls), one in zip(ways, streams, strict=True):
+            if stalls and not http2:
+                assert one.until_seq(40) == list(range(1, 41))
+        write(client, topic, 41)
+        for one in streams:
+            assert one.until_seq(41) == [41]
+    until_streams(server, 0)
 
 
 @VERSIONS

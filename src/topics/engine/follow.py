@@ -15,7 +15,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -88,6 +88,11 @@ class Inbox:
 
     def send(self, rendered: bytes, now_ns: int) -> None:
         self._add(rendered)
+
+    @staticmethod
+    def send_all(sinks: Sequence[Inbox], rendered: bytes, now_ns: int) -> None:
+        for inbox in sinks:
+            inbox.send(rendered, now_ns)
 
     def over(self) -> None:
         self.is_over = True

@@ -71,28 +71,21 @@ class Pump:
             self.armed()
 
     def _work(self) -> None:
-        self._scheduled = False
-        self._serve_slice()
-        self._arm()
-
-    def _serve_slice(self) -> None:
         """Serve until nothing waits or the slice is over."""
-        until_ns = self._clock.monotonic_ns() + SLICE_NS
-        while True:
-            item = self._serving or self.scheduler.pop()
-            if item is None:
-                return
-            self._serving = item if _serve(item) else None
+        self._scheduled = False
+        scheduler, monotonic_ns = self.scheduler, self._clock.monotonic_ns
+        until_ns = monotonic_ns() + SLICE_NS
+        while (item := self._serving or scheduler.pop()) is not None:
+            try:
+                self._serving = item if item.serve() else None
+            except Exception:  # whatever one topic met, the others are served [D-74]
+                log.exception("a service failed")
+                self._serving = None
             if self._serving is None:
-                self.scheduler.done(item)
-            if self._clock.monotonic_ns() >= until_ns or self._serving is not None:
+                scheduler.done(item)
+                if scheduler.idle:
+                    return
+            if self._serving is not None or monotonic_ns() >= until_ns:
                 self._schedule()
-                return
-
-
-def _serve(item: Item) -> bool:
-    try:
-        return item.serve()
-    except Exception:  # whatever one topic met, the others are served [D-74]
-        log.exception("a service failed")
-        return False
+                break
+        self._arm()

@@ -180,8 +180,10 @@ class Scheduler:
         """All of that together."""
         self._clock = clock
         self._lines = [_Line(band) for band in range(BANDS)]
+        self._only: Item | None = None
+        """What waits alone has no place: one is found for it when somebody looks, or another comes."""
         self._waiting: OrderedDict[int, Item] = OrderedDict()
-        """Everything that is queued or held, oldest first."""
+        """Everything else that is queued or held, oldest first."""
         self._held: list[tuple[int, int, Item]] = []
         """The timer list: when an item returns, a heap [D-42]."""
         self._window_ns = 0
@@ -201,6 +203,7 @@ class Scheduler:
 
         What the ladder itself keeps waiting does not count: otherwise the pressure would hold itself up.
         """
+        self._settle()
         lines = self._lines
         queued = lines[1].count + lines[2].count + lines[3].count + lines[4].count
         return queued if self.suspended else queued + lines[LOWEST].count
@@ -208,12 +211,13 @@ class Scheduler:
     @property
     def ready(self) -> tuple[int, ...]:
         """Items queued in each band, B0 first."""
+        self._settle()
         return tuple(line.count for line in self._lines)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is queued or held."""
-        return not self._waiting
+        return not self._waiting and self._only is None
 
     def mark(self, item: Item) -> None:
         """There is something to serve [D-3]."""
@@ -221,7 +225,12 @@ class Scheduler:
             return
         item.dirty = True
         item.enqueued_ns = item.ready_ns = self._clock.monotonic_ns()
-        if not item.serving:
+        if item.serving:
+            return
+        if self._only is None and not self._waiting and not self.suspended:
+            self._only = item
+            self.on_work()
+        else:
             self._enqueue(item)
 
     def done(self, item: Item) -> None:
@@ -233,6 +242,8 @@ class Scheduler:
     def forget(self, item: Item) -> None:
         """It is no more: nothing of it stays."""
         order, item.order = item.order, 0
+        if self._only is item:
+            self._only = None
         item.dirty = item.serving = False
         item.enqueued_ns = None
         if order:
@@ -244,17 +255,26 @@ class Scheduler:
     def _enqueue(self, item: Item) -> None:
         """At the end of its band's line."""
         idle = not self.depth
-        self._last_order += 1
-        item.order = self._last_order
-        item.band = band = self._band(item)
-        line = self._lines[band]
-        line.fresh.append((item.order, item))
-        line.count += 1
-        self._waiting[item.order] = item
-        if band == LOWEST and self.suspended:
+        self._place(item)
+        if item.band == LOWEST and self.suspended:
             self.on_suspended((item,))
         elif idle:
             self.on_work()
+
+    def _settle(self) -> None:
+        """Whatever waits has a place from here on."""
+        only, self._only = self._only, None
+        if only is not None:
+            self._place(only)
+
+    def _place(self, item: Item) -> None:
+        self._last_order += 1
+        item.order = self._last_order
+        item.band = self._band(item)
+        line = self._lines[item.band]
+        line.fresh.append((item.order, item))
+        line.count += 1
+        self._waiting[item.order] = item
 
     def _band(self, item: Item) -> int:
         """Where an item belongs now; in L3 an edge belongs one band lower [D-22]."""
@@ -274,7 +294,15 @@ class Scheduler:
 
         What was served less than a window ago is put aside until that is over [D-42]; so is an edge that rests.
         """
-        now, window = self._clock.monotonic_ns(), self._window_ns
+        only, window = self._only, self._window_ns
+        if only is not None and not window and not only.forward:
+            self._only = None
+            self._take(only, self._clock.monotonic_ns())
+            return only
+        self._settle()
+        if not self._waiting:
+            return None
+        now = self._clock.monotonic_ns()
         while (item := self._next()) is not None:
             due = self._due_ns(item, window)
             if now < due:
@@ -328,8 +356,9 @@ class Scheduler:
         self.latencies[bisect_left(LATENCY_BOUNDS_MS, queued_ms)] += 1
         self.latencies_ms += queued_ms
         self._popped = True
-        del self._waiting[item.order]
-        item.order = 0
+        if item.order:
+            del self._waiting[item.order]
+            item.order = 0
         item.dirty = False
         item.enqueued_ns = None
         item.serviced_ns = now
@@ -353,6 +382,7 @@ class Scheduler:
 
         Every call of the scheduler may change it.
         """
+        self._settle()
         held = self._held
         while held and not _is_held(held[0]):
             heappop(held)

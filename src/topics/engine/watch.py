@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
@@ -80,7 +80,7 @@ def lane_of(share: Share, kind: object) -> tuple[Share, object]:
 class Batch:
     """Records of one frame. Its bytes are made once per framing, whoever gets them."""
 
-    __slots__ = ("count", "from_seq", "head", "made", "name", "records", "to_seq")
+    __slots__ = ("count", "from_seq", "head", "is_last", "made", "name", "records", "to_seq")
 
     def __init__(self, name: str, from_seq: int, to_seq: int, head: int, records: list[bytes], count: int) -> None:
         self.name = name
@@ -91,13 +91,10 @@ class Batch:
         """As pieces to be joined by commas."""
         self.count = count
         """How many they are."""
+        self.is_last = to_seq >= head
+        """Whether it ends at the head."""
         self.made: dict[object, Any] = {}
         """What sinks keep here, to be shared."""
-
-    @property
-    def is_last(self) -> bool:
-        """Whether it ends at the head."""
-        return self.to_seq >= self.head
 
     def holds(self, nodes: frozenset[bytes]) -> bool:
         """Whether a record of one of these nodes may be among them."""
@@ -140,6 +137,11 @@ class Sink(Protocol):
 
     def send(self, rendered: bytes, now_ns: int) -> None:
         """Send that."""
+        ...
+
+    @staticmethod
+    def send_all(sinks: Sequence[Any], rendered: bytes, now_ns: int) -> None:
+        """Send that to many of a kind."""
         ...
 
     def over(self) -> None:
@@ -448,9 +450,10 @@ class Feed:
 class Series:
     """What was published between two heads, in the portions of one view."""
 
-    def __init__(self, topic: Topic, prev: int, head: int, share: Share, cold: ColdRead) -> None:
+    def __init__(self, core: Core, topic: Topic, prev: int, head: int, share: Share) -> None:
+        self._core = core
         self._topic = topic
-        self._cold = cold
+        self._cold: ColdRead | None = None
         self._head = head
         self._share = share
         self._at = prev
@@ -471,6 +474,8 @@ class Series:
             if pieces is not None:
                 return self._add(self._head, pieces, self._head - self._at)
         query = Query(self._topic.name, self._at, None, limit, max_bytes, frozenset(), 0)
+        if self._cold is None:
+            self._cold = self._core.cold.read()
         try:
             result = walk(self._topic, query, self._cold, wanted, self._head)
         except NeedsBlocks:
@@ -504,17 +509,19 @@ class Pass:
         """Records of such a thing: the same number in every lane."""
         waiters, topic.waiters = topic.waiters, {}
         self._waiters = iter(waiters.values())
+        self._has_begun = False
         self._followers = iter(list(topic.followers))
-        self._is_shared = True
-        self._look_again()
+        self._is_shared = not topic.removed and not self._needs_retention()
         if self._is_shared and topic.followers and self._prev < self._head:
             topic.read_at(core.clock.now_ms())
 
     def _look_again(self) -> None:
         """What was prepared never outlives what it shows [D-30]: from here on everybody reads for himself."""
         topic = self._topic
-        is_whole = topic.disturbed <= self._prev and topic.floor <= self._prev + 1
-        if self._is_shared and (topic.removed or self._needs_retention() or (self._series and not is_whole)):
+        if not self._is_shared:
+            return
+        is_whole = not self._series or (topic.disturbed <= self._prev and topic.floor <= self._prev + 1)
+        if topic.removed or not is_whole or self._needs_retention():
             self._is_shared = False
             self._series.clear()
             self._lanes.clear()
@@ -531,40 +538,58 @@ class Pass:
         clock = self._core.clock
         now_ns = clock.monotonic_ns()
         until_ns = now_ns + SLICE_NS
-        writes = sent = 0
+        writes = 0
         for wake in self._waiters:
             wake()
             writes += 1
             if writes >= SLICE_WRITES or clock.monotonic_ns() >= until_ns:
                 return True
-        self._look_again()
-        topic, prev, head, lanes = self._topic, self._prev, self._head, self._lanes
+        if writes or self._has_begun:
+            self._look_again()
+        self._has_begun = True
+        while True:
+            some = tuple(islice(self._followers, LOOK_EVERY))
+            writes += self._serve_some(some, now_ns)
+            if len(some) < LOOK_EVERY:
+                return False
+            if writes >= SLICE_WRITES or clock.monotonic_ns() >= until_ns:
+                return True
+
+    def _serve_some(self, followers: Sequence[Follower], now_ns: int) -> int:
+        """How many frames they were sent."""
+        topic, prev, lanes = self._topic, self._prev, self._lanes
         lane: object = None
         whole: bytes | None = None
-        is_over = False
-        while not is_over:
-            some = tuple(islice(self._followers, LOOK_EVERY))
-            for follower in some:
-                if follower.topic is not topic:
-                    continue
-                if follower.lane is not lane:
-                    lane = follower.lane
-                    whole = lanes.get(lane)
-                sink = follower.sink
-                is_live = follower.cursor == prev and not follower.is_behind and not sink.is_full
-                if is_live and whole is None and lane is not None and lane not in lanes:
+        alike: list[Follower] = []
+        writes = 0
+        for follower in followers:
+            if follower.topic is not topic:
+                continue
+            if follower.lane is not lane:
+                if whole is not None and alike:
+                    writes += self._send(alike, whole, now_ns)
+                    alike = []
+                lane = follower.lane
+                whole = lanes.get(lane)
+            if follower.cursor == prev and not follower.is_behind and not follower.sink.is_full:
+                if whole is None and lane is not None and lane not in lanes:
                     whole = lanes[lane] = self._whole(follower)
-                if is_live and whole is not None:
-                    sink.send(whole, now_ns)
-                    follower.cursor = head
-                    sent += 1
-                else:
-                    writes += self._serve(follower, now_ns)
-            is_over = len(some) < LOOK_EVERY
-            if not is_over and (writes + sent >= SLICE_WRITES or clock.monotonic_ns() >= until_ns):
-                break
-        self._core.traffic.delivered += sent * self._whole_records
-        return not is_over
+                if whole is not None:
+                    alike.append(follower)
+                    continue
+            writes += self._serve(follower, now_ns)
+        if whole is not None and alike:
+            writes += self._send(alike, whole, now_ns)
+        return writes
+
+    def _send(self, alike: list[Follower], whole: bytes, now_ns: int) -> int:
+        """To those of one lane who are live."""
+        alike[0].sink.send_all([follower.sink for follower in alike], whole, now_ns)
+        head, count = self._head, len(alike)
+        for follower in alike:
+            follower.cursor = head
+        self._core.traffic.delivered += count * self._whole_records
+        return count
 
     def _whole(self, follower: Follower) -> bytes | None:
         """What everybody in a follower's lane gets, if that is one batch up to the head."""
@@ -579,8 +604,8 @@ class Pass:
     def _series_of(self, follower: Follower) -> Series:
         series = self._series.get(follower.share)
         if series is None:
-            cold = self._core.cold.read()
-            series = self._series[follower.share] = Series(self._topic, self._prev, self._head, follower.share, cold)
+            made = Series(self._core, self._topic, self._prev, self._head, follower.share)
+            series = self._series[follower.share] = made
         return series
 
     def _rendered(self, follower: Follower, batch: Batch) -> bytes:

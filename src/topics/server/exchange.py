@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from topics.server.app import App
     from topics.server.connections import Connections, Spoken
     from topics.server.keys import Key
+    from topics.server.lines import Line
     from topics.server.routes import Match
 
 log = logging.getLogger("topics.server")
@@ -108,6 +109,8 @@ class Outlet(Protocol):
 
     kind: str
     """Whoever has the same wraps bytes in the same way."""
+    line: Line | None
+    """Where `send` writes them as they are, if the kernel has that connection."""
 
     def wrap(self, data: bytes) -> bytes:
         """Bytes as they go over this kind of connection; may be shared."""

@@ -76,6 +76,7 @@ class _Body:
         self._transport = transport
         self._chunked = chunked
         self.kind = "chunked" if chunked else "plain"
+        self.line = transport if isinstance(transport, Line) else None
         self.written = 0
 
     def wrap(self, data: bytes) -> bytes:
@@ -289,7 +290,10 @@ class Http1:
         if self._line is not None:
             self._note_served(self._line, now_ns)
         unsent = self._transport.get_write_buffer_size()
-        sent = self._written + (0 if self._body is None else self._body.written) - unsent
+        if self._line is not None:
+            sent = self._line.gone
+        else:
+            sent = self._written + (0 if self._body is None else self._body.written) - unsent
         if not unsent or sent > self._sent:
             self._sent, self._sent_at_ns = sent, now_ns
         elif now_ns - self._sent_at_ns >= OUTPUT_NS:

@@ -54,6 +54,7 @@ from topics.server.http1 import (
 
 if TYPE_CHECKING:
     from topics.server.connections import Connections
+    from topics.server.lines import Line
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 STREAMS: Final = 1024
@@ -153,6 +154,7 @@ class _Body:
     """The body of an answer that goes on; it is cut into frames later, as windows allow."""
 
     kind = "plain"
+    line: Line | None = None
 
     def __init__(self, connection: Http2, stream: _Stream) -> None:
         self._connection = connection

@@ -51,6 +51,8 @@ _ANSWER_BYTES: Final = 420
 _DATA, _ENDED, _LOST, _SENT = range(4)
 
 HIGH: Final = 64 << 10
+NO_LINE: Final = -1
+"""No number of a line."""
 
 
 class Line(asyncio.Transport):
@@ -58,7 +60,7 @@ class Line(asyncio.Transport):
 
     def __init__(self, home: Lines, sock: socket.socket, peer: Any, protocol: Any) -> None:
         super().__init__({"peername": peer})
-        self._home = home
+        self.home = home
         self._kernel = home.kernel
         self._protocol = protocol
         self._high, self._low = HIGH, HIGH // 4
@@ -67,7 +69,7 @@ class Line(asyncio.Transport):
         self._is_paused = False
         self._ends = False
         """Our side ends once everything is sent."""
-        self._number = self._kernel.add(sock.detach(), self)
+        self.number = self._kernel.add(sock.detach(), self)
         self.carrier: Http1 | None = None
         """Who answers what the kernel took, if it cannot."""
 
@@ -89,31 +91,31 @@ class Line(asyncio.Transport):
                 self.close()
         except Exception as error:  # noqa: BLE001 - one connection is no other's trouble
             what = {"message": "Fatal error on a connection", "exception": error, "transport": self}
-            self._home.loop.call_exception_handler(what)
+            self.home.loop.call_exception_handler(what)
             self.abort()
 
     def _sent(self) -> None:
-        waits = self._kernel.unsent(self._number)
+        waits = self._kernel.unsent(self.number)
         if self._is_paused and waits <= self._low:
             self._is_paused = False
             self._protocol.resume_writing()
-            waits = self._kernel.unsent(self._number)
+            waits = self._kernel.unsent(self.number)
         if not waits and not self._is_gone:
             self._all_sent()
         if not self._is_gone:
-            self._kernel.tell(self._number, self._is_paused or self._is_closing or self._ends)
+            self._kernel.tell(self.number, self._is_paused or self._is_closing or self._ends)
 
     def _all_sent(self) -> None:
         if self._is_closing:
             self._go(None)
         elif self._ends:
-            self._kernel.shutdown(self._number)
+            self._kernel.shutdown(self.number)
 
     def _go(self, error: Exception | None) -> None:
         if not self._is_gone:
             self._is_gone = self._is_closing = True
-            self._kernel.close(self._number)
-            self._home.loop.call_soon(self._protocol.connection_lost, error)
+            self._kernel.close(self.number)
+            self.home.loop.call_soon(self._protocol.connection_lost, error)
 
     # -- as of any transport -----------------------------------------------------------------------------------------
 
@@ -125,13 +127,13 @@ class Line(asyncio.Transport):
         self._low = self._high // 4 if low is None else low
 
     def get_write_buffer_size(self) -> int:
-        return self._kernel.unsent(self._number)
+        return self._kernel.unsent(self.number)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_closing or self._ends:
             return
-        home = self._home
-        waits = self._kernel.write(self._number, data if type(data) is bytes else bytes(data))
+        home = self.home
+        waits = self._kernel.write(self.number, data if type(data) is bytes else bytes(data))
         if not home.will_flush:
             home.flush_soon()
         if waits > self._high:
@@ -141,11 +143,21 @@ class Line(asyncio.Transport):
         for data in list_of_data:
             self.write(data)
 
+    @property
+    def gone(self) -> int:
+        """How many bytes went out."""
+        return self._kernel.gone(self.number)
+
+    def left_over(self) -> None:
+        """Something of what was sent on many lines waits on this one."""
+        if self._kernel.unsent(self.number) > self._high:
+            self._over()
+
     def _over(self) -> None:
         """More waits than should: what can go goes at once."""
-        if self._kernel.send(self._number) > self._high and not self._is_paused and not self._is_gone:
+        if self._kernel.send(self.number) > self._high and not self._is_paused and not self._is_gone:
             self._is_paused = True
-            self._kernel.tell(self._number, True)
+            self._kernel.tell(self.number, True)
             self._protocol.pause_writing()
 
     def can_write_eof(self) -> bool:
@@ -159,26 +171,27 @@ class Line(asyncio.Transport):
     def close(self) -> None:
         if not self._is_closing:
             self._is_closing = True
-            self._kernel.pause(self._number)
+            self._kernel.pause(self.number)
             self._finish()
 
     def _finish(self) -> None:
         """Send what waits; once all of it went, it is the end."""
-        if self._kernel.send(self._number):
-            self._kernel.tell(self._number, True)
+        self._kernel.mute(self.number)
+        if self._kernel.send(self.number):
+            self._kernel.tell(self.number, True)
         else:
             self._all_sent()
-        self._home.look_again()
+        self.home.look_again()
 
     def abort(self) -> None:
         self._go(None)
 
     def pause_reading(self) -> None:
-        self._kernel.pause(self._number)
+        self._kernel.pause(self.number)
 
     def resume_reading(self) -> None:
-        if not self._is_closing and self._kernel.resume(self._number):
-            self._home.pass_soon()
+        if not self._is_closing and self._kernel.resume(self.number):
+            self.home.pass_soon()
 
     # -- writes that are taken ---------------------------------------------------------------------------------------
 
@@ -188,12 +201,12 @@ class Line(asyncio.Transport):
         Not while something waits to be looked at: it may be this line's, and comes before what is read next.
         """
         self.carrier = carrier
-        if not self._home.has_events:
-            self._kernel.plain(self._number)
+        if not self.home.has_events:
+            self._kernel.plain(self.number)
 
     def served(self) -> tuple[bool, int]:
         """Whether a write that was taken is under way, and how many were answered."""
-        return self._kernel.served(self._number)
+        return self._kernel.served(self.number)
 
 
 class Lines:
@@ -249,6 +262,14 @@ class Lines:
         self._names.clear()
 
     # -- passes ------------------------------------------------------------------------------------------------------
+
+    def spread(self, numbers: list[int], data: bytes) -> None:
+        """Send the same on many lines, at once."""
+        waiting, more = self.kernel.spread(numbers, data)
+        for line in waiting:
+            line.left_over()
+        if more:
+            self.pass_soon()
 
     @property
     def has_events(self) -> bool:

@@ -29,6 +29,7 @@ from topics.model import Gap
 from topics.server import wire
 from topics.server.exchange import Exchange, Outlet
 from topics.server.failure import Failure, Refused
+from topics.server.lines import NO_LINE, Lines
 
 if TYPE_CHECKING:
     from topics.server.app import App
@@ -44,6 +45,7 @@ NOT_ACCEPTABLE: Final = Failure(406, "not_acceptable", "this is a stream: Accept
 STOPPING: Final = "the server is shutting down; connect again"
 SLOW: Final = "nothing was read for 30 s"
 _U64_MAX: Final = 2**64 - 1
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 SUSPENDED: Final = "the server is under load: records of these topics are pushed later; they can be read meanwhile"
 _SHARED: Final = "sse"
 
@@ -109,7 +111,8 @@ def tell_suspended(core: Core, items: Sequence[Item]) -> None:
 
 def cursor_id(cursors: Mapping[str, int]) -> bytes:
     """The composite cursor [RSM-1]."""
-    return base64.urlsafe_b64encode(wire.encode(dict(sorted(cursors.items())))).rstrip(b"=")
+    raw = wire.encode(cursors if len(cursors) == 1 else dict(sorted(cursors.items())))
+    return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).rstrip(b"=")
 
 
 def cursors_of(id: bytes) -> dict[str, int]:
@@ -232,10 +235,15 @@ class SseStream(EventStream):
         self.feed = Feed(app.engine.core, self)
         self._ended = ended
         self.kind: object = None
+        self._line = NO_LINE
+        """Its number among those of `_home`, where the kernel has the connection."""
+        self._home: Lines | None = None
         self._suspension = 0
 
     def open(self, exchange: Exchange) -> None:
         super().open(exchange)
+        if self._outlet is not None and self._outlet.line is not None:
+            self._line, self._home = self._outlet.line.number, self._outlet.line.home
         if self._outlet is not None and len(self.feed.past) == 1:
             # Whoever follows a topic alone has the same cursor behind a batch, so even the id is shared.
             self.kind = ("sse", self._outlet.kind)
@@ -246,7 +254,8 @@ class SseStream(EventStream):
         self._write(b"id: %b\n%b" % (cursor_id(self.feed.cursors()), frame))
 
     def render(self, batch: Batch) -> bytes:
-        id = cursor_id(self.feed.cursors())
+        # Whoever has a kind follows this topic alone.
+        id = cursor_id(self.feed.cursors() if self.kind is None else {batch.name: batch.to_seq})
         shared: tuple[bytes, bytes] | None = batch.made.get(_SHARED)
         if shared is None:
             reached = self.framing.caught_up(batch.name, batch.head) if batch.is_last else b""
@@ -259,6 +268,18 @@ class SseStream(EventStream):
         self._last_ns = now_ns
         if self._outlet is not None:
             self._outlet.send(rendered)
+
+    @staticmethod
+    def send_all(sinks: Sequence[SseStream], rendered: bytes, now_ns: int) -> None:
+        lines = [stream._line for stream in sinks]
+        home = sinks[0]._home
+        if home is None or NO_LINE in lines:
+            for stream in sinks:
+                stream.send(rendered, now_ns)
+            return
+        for stream in sinks:
+            stream._last_ns = now_ns
+        home.spread(lines, rendered)
 
     def warn(self, frame: bytes) -> None:
         """A frame that is not the last one."""
@@ -281,5 +302,6 @@ class SseStream(EventStream):
         self.feed.room()
 
     def _over(self) -> None:
+        self._line = NO_LINE
         self.feed.close()
         self._ended(self)

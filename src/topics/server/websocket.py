@@ -17,6 +17,7 @@ are looked at once a second by `Connections`. Event loop only.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from topics.engine.watch import Batch, Feed, Framing
@@ -25,6 +26,7 @@ from topics.server.commands import Commands, error_frame
 from topics.server.exchange import Exchange
 from topics.server.failure import Refused
 from topics.server.http1 import READ_BYTES
+from topics.server.lines import NO_LINE, Line
 from topics.server.messages import BINARY, CLOSE, PING, TEXT, MessageReader, Violation
 from topics.server.subscriptions import FRAMING
 
@@ -101,10 +103,13 @@ class WebSocket:
         self._heard_ns = self._sent_at_ns = app.clock.monotonic_ns()
         self._pinged_ns: int | None = None
         self._written = self._sent = 0
+        self._line: Line | None = None
+        """The transport, where the kernel has the connection."""
 
     def begin(self, home: Connections, transport: asyncio.Transport) -> WebSocket:
         """The handshake is answered: this is the connection from now on."""
         self._transport = transport
+        self._line = transport if isinstance(transport, Line) else None
         transport.set_write_buffer_limits(high=OUTPUT_HIGH, low=OUTPUT_LOW)
         self._written = transport.get_write_buffer_size()
         self.is_full = self._written > OUTPUT_HIGH
@@ -178,7 +183,7 @@ class WebSocket:
     def _is_stuck(self, now_ns: int) -> bool:
         """Whether output made no progress for 30 s [D-62]; then the connection is closed."""
         unsent = self._transport.get_write_buffer_size()
-        sent = self._written - unsent
+        sent = self._written - unsent if self._line is None else self._line.gone
         if not unsent or sent > self._sent:
             self._sent, self._sent_at_ns = sent, now_ns
             return False
@@ -308,6 +313,17 @@ class WebSocket:
     def send(self, rendered: bytes, now_ns: int) -> None:
         """A batch as it was rendered for all."""
         self._write(rendered)
+
+    @staticmethod
+    def send_all(sinks: Sequence[WebSocket], rendered: bytes, now_ns: int) -> None:
+        """The same to many."""
+        first = sinks[0]._line
+        lines = [NO_LINE if socket._line is None else socket._line.number for socket in sinks]
+        if first is None or NO_LINE in lines:
+            for socket in sinks:
+                socket.send(rendered, now_ns)
+        else:
+            first.home.spread(lines, rendered)
 
     def over(self) -> None:
         """The last subscription ended; there may be more to come."""

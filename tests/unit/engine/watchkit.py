@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -101,6 +101,11 @@ class Tap:
         cursors, *frames = rendered.split(b"\n")
         for frame in frames:
             self._keep(frame, msgspec.json.decode(cursors))
+
+    @staticmethod
+    def send_all(sinks: Sequence[Tap], rendered: bytes, now_ns: int) -> None:
+        for sink in sinks:
+            sink.send(rendered, now_ns)
 
     def over(self) -> None:
         self.is_over = True

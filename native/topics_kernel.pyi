@@ -140,3 +140,6 @@ def project(
 def project_wal(
     frames: bytes, offsets: bytes, tags: bool, metas: bool, data: bool, /
 ) -> bytes | None: ...
+def events(
+    name: str, from_seq: int, to_seq: int, head: int, records: list[bytes], chunked: bool, /
+) -> bytes: ...

@@ -13,6 +13,7 @@ use crate::write::{self, Limits, Place, Scanned, Text};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 /// Changes with any signature: `topics.codec.kernel` uses no other one.
@@ -590,6 +591,22 @@ fn project_wal<'py>(
     render::wal(frames, &numbers(offsets), wanted).map(|found| PyBytes::new(py, &found.text))
 }
 
+/// A batch as server-sent events.
+#[pyfunction]
+#[pyo3(signature = (name, from_seq, to_seq, head, records, chunked, /))]
+fn events<'py>(
+    py: Python<'py>,
+    name: &str,
+    from_seq: u64,
+    to_seq: u64,
+    head: u64,
+    records: Vec<PyBackedBytes>,
+    chunked: bool,
+) -> Bound<'py, PyBytes> {
+    let pieces: Vec<&[u8]> = records.iter().map(|piece| piece.as_ref()).collect();
+    PyBytes::new(py, &answer::events(name.as_bytes(), from_seq, to_seq, head, &pieces, chunked))
+}
+
 type Appends<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, usize);
 
 /// WAL frames of staged frames, where each begins, their entries, tags and accounted bytes; `None`: the twin has to look.
@@ -673,5 +690,6 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(walk_records, module)?)?;
     module.add_function(wrap_pyfunction!(project, module)?)?;
     module.add_function(wrap_pyfunction!(project_wal, module)?)?;
+    module.add_function(wrap_pyfunction!(events, module)?)?;
     Ok(())
 }

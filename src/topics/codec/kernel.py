@@ -161,6 +161,9 @@ class Native(Protocol):
         self, buffer: Buffer, entries: bytes, first_seq: int, mask: int, tags: bool, metas: bool, data: bool, /
     ) -> bytes | None: ...
     def project_wal(self, frames: bytes, offsets: bytes, tags: bool, metas: bool, data: bool, /) -> bytes | None: ...
+    def events(
+        self, name: str, from_seq: int, to_seq: int, head: int, records: list[bytes], chunked: bool, /
+    ) -> bytes: ...
 
 
 def _load() -> Native | None:

@@ -1,6 +1,6 @@
 """What makes the scheduler's items happen: a callback that serves them in slices (08 §4).
 
-    publication ─▶ mark ─▶ Scheduler ─▶ soon: pop, serve, pop, serve … for 2 ms, then everybody else
+    publication ─▶ mark ─▶ Scheduler ─▶ last: pop, serve, pop, serve … for 2 ms, then everybody else
 
 Owner only. Nothing is polled: the callback is scheduled when there is something to pop.
 """
@@ -58,9 +58,10 @@ class Pump:
         self.scheduler.tick()
 
     def _schedule(self) -> None:
+        """Behind what is published now: not a pass later, where nothing else waits for its turn."""
         if not self._scheduled:
             self._scheduled = True
-            self._owner.soon(self._work)
+            self._owner.last(self._work)
             self.woken()
 
     def _arm(self) -> None:
@@ -86,6 +87,8 @@ class Pump:
                 if scheduler.idle:
                     return
             if self._serving is not None or monotonic_ns() >= until_ns:
-                self._schedule()
+                if not self._scheduled:
+                    self._scheduled = True
+                    self._owner.soon(self._work)
                 break
         self._arm()

@@ -604,8 +604,8 @@ class Pass:
     def _series_of(self, follower: Follower) -> Series:
         series = self._series.get(follower.share)
         if series is None:
-            made = Series(self._core, self._topic, self._prev, self._head, follower.share)
-            series = self._series[follower.share] = made
+            series = Series(self._core, self._topic, self._prev, self._head, follower.share)
+            self._series[follower.share] = series
         return series
 
     def _rendered(self, follower: Follower, batch: Batch) -> bytes:

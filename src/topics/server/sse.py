@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from topics.codec import kernel
 from topics.engine.alarms import Alarm
 from topics.engine.core import Core
 from topics.engine.scheduler import Item
@@ -45,9 +46,10 @@ NOT_ACCEPTABLE: Final = Failure(406, "not_acceptable", "this is a stream: Accept
 STOPPING: Final = "the server is shutting down; connect again"
 SLOW: Final = "nothing was read for 30 s"
 _U64_MAX: Final = 2**64 - 1
-_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 SUSPENDED: Final = "the server is under load: records of these topics are pushed later; they can be read meanwhile"
 _SHARED: Final = "sse"
+_WRAPS: Final = ("chunked", "plain")
+"""Kinds of outlets whose bytes the kernel can make."""
 
 
 class SseFraming:
@@ -111,8 +113,7 @@ def tell_suspended(core: Core, items: Sequence[Item]) -> None:
 
 def cursor_id(cursors: Mapping[str, int]) -> bytes:
     """The composite cursor [RSM-1]."""
-    raw = wire.encode(cursors if len(cursors) == 1 else dict(sorted(cursors.items())))
-    return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).rstrip(b"=")
+    return base64.urlsafe_b64encode(wire.encode(dict(sorted(cursors.items())))).rstrip(b"=")
 
 
 def cursors_of(id: bytes) -> dict[str, int]:
@@ -254,15 +255,18 @@ class SseStream(EventStream):
         self._write(b"id: %b\n%b" % (cursor_id(self.feed.cursors()), frame))
 
     def render(self, batch: Batch) -> bytes:
-        # Whoever has a kind follows this topic alone.
-        id = cursor_id(self.feed.cursors() if self.kind is None else {batch.name: batch.to_seq})
+        outlet, native = self._outlet, kernel.native
+        if self.kind is not None and native is not None and outlet is not None and outlet.kind in _WRAPS:
+            is_chunked = outlet.kind == "chunked"
+            return native.events(batch.name, batch.from_seq, batch.to_seq, batch.head, batch.records, is_chunked)
+        id = cursor_id(self.feed.cursors())
         shared: tuple[bytes, bytes] | None = batch.made.get(_SHARED)
         if shared is None:
             reached = self.framing.caught_up(batch.name, batch.head) if batch.is_last else b""
             shared = batch.made[_SHARED] = (self.framing.record(batch), reached)
         record, reached = shared
         whole = b"id: %b\n%bid: %b\n%b" % (id, record, id, reached) if reached else b"id: %b\n%b" % (id, record)
-        return whole if self._outlet is None else self._outlet.wrap(whole)
+        return whole if outlet is None else outlet.wrap(whole)
 
     def send(self, rendered: bytes, now_ns: int) -> None:
         self._last_ns = now_ns

@@ -53,6 +53,10 @@ class Owner(Protocol):
         """Run on the owner after what it is doing now, in order."""
         ...
 
+    def last(self, call: Callable[[], None]) -> None:
+        """The same; where what was put off is done in rounds, at the end of the one under way."""
+        ...
+
     def aside(self, lane: str, work: Work, done: Done) -> None:
         """Run `work` off the owner, one after another within a lane, then `done` on the owner."""
         ...
@@ -102,6 +106,9 @@ class InlineOwner:
 
     def soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
+
+    def last(self, call: Callable[[], None]) -> None:
+        self.soon(call)
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
         try:
@@ -169,6 +176,9 @@ class LockedOwner:
 
     def soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
+
+    def last(self, call: Callable[[], None]) -> None:
+        self.soon(call)
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
         thread = self._lanes.get(lane)
@@ -248,7 +258,8 @@ class LoopOwner(LockedOwner):
     """A `LockedOwner` that is lent to an event loop: then the loop's thread is the owner, and no lock is needed.
 
     What is put off runs in the loop's next pass, behind all sockets that were ready; what is put off meanwhile in the
-    one after it, so that clients just answered join the next write and the next sync.
+    one after it, so that clients just answered join the next write and the next sync. Whoever has looked at all
+    sockets may begin that pass himself: `hold`, then `let_go`.
 
     Slices are taken in passes of their own, and give way once to what was put off: an answer leaves at the end of the
     pass that gives it.
@@ -259,6 +270,9 @@ class LoopOwner(LockedOwner):
         self._clock = clock or SystemClock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
+        self._in_round = False
+        self._last: list[Callable[[], None]] = []
+        """What comes at the end of the round."""
         self._reports: deque[tuple[Done, BaseException | None]] = deque()
         self._works: deque[tuple[Steps, Done]] = deque()
         self._sliced_ns = 0
@@ -293,6 +307,23 @@ class LoopOwner(LockedOwner):
         if self._loop is not None and not self._scheduled:
             self._schedule(self._loop)
 
+    def last(self, call: Callable[[], None]) -> None:
+        if self._in_round:
+            self._last.append(call)
+        else:
+            self.soon(call)
+
+    def hold(self) -> bool:
+        """On the loop: what is put off from here on waits for `let_go`; False: it has its pass already."""
+        if self._scheduled or self._loop is None:
+            return False
+        self._scheduled = True
+        return True
+
+    def let_go(self) -> None:
+        """Do what was put off since."""
+        self._run_soon()
+
     def has_more(self) -> bool:
         """Whether anything else was put off: on the loop, for what is itself done as something put off."""
         return bool(self._soon)
@@ -303,9 +334,16 @@ class LoopOwner(LockedOwner):
 
     def _run_soon(self) -> None:
         self._scheduled = False
+        self._in_round = True
         for _ in range(len(self._soon)):
             try:
                 self._soon.popleft()()
+            except Exception:
+                log.exception("something that was put off failed")
+        self._in_round = False
+        while self._last:
+            try:
+                self._last.pop(0)()
             except Exception:
                 log.exception("something that was put off failed")
         if self._soon and not self._scheduled and self._loop is not None:

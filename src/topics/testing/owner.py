@@ -35,6 +35,9 @@ class SteppedOwner:
     def soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
 
+    def last(self, call: Callable[[], None]) -> None:
+        self.soon(call)
+
     def aside(self, lane: str, work: Work, done: Done) -> None:
         self.lanes.setdefault(lane, deque()).append((work, done))
 

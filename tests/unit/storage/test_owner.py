@@ -504,3 +504,55 @@ def test_a_helper_rests_as_long_as_it_worked_while_a_loop_is_served(monkeypatch:
 
     asyncio.run(play())
     assert rests[1:] == [0, owners.REST_MAX_NS]
+
+
+def test_what_is_last_comes_behind_the_round_under_way_and_otherwise_with_the_next() -> None:
+    """D-33: a delivery follows its publication in the same pass; one that goes on has its turn in a later one."""
+    seen: list[str] = []
+
+    async def play(owner: LoopOwner) -> None:
+        def first() -> None:
+            owner.last(broken)
+            owner.last(delivery)
+            owner.soon(lambda: seen.append("put off meanwhile"))
+            seen.append("first")
+
+        def broken() -> None:
+            seen.append("broken")
+            raise ValueError("to be logged")
+
+        def delivery() -> None:
+            seen.append("delivery")
+            owner.last(lambda: seen.append("goes on"))
+
+        owner.soon(first)
+        owner.soon(lambda: seen.append("second"))
+        await asyncio.sleep(0)
+        seen.append("pass")
+        await asyncio.sleep(0)
+        owner.last(lambda: seen.append("outside"))
+        await asyncio.sleep(0)
+
+    on_loop(play)
+    round_one = ["first", "second", "broken", "delivery"]
+    assert seen == [*round_one, "pass", "put off meanwhile", "goes on", "outside"]
+
+
+def test_whoever_looked_at_everything_may_begin_the_round() -> None:
+    """A-1: what is put off while it is held is done when it is let go of, once."""
+    seen: list[str] = []
+
+    async def play(owner: LoopOwner) -> None:
+        assert owner.hold()
+        owner.soon(lambda: seen.append("held"))
+        await asyncio.sleep(0)
+        assert seen == []
+        owner.let_go()
+        assert seen == ["held"]
+        owner.soon(lambda: seen.append("by itself"))
+        assert not owner.hold(), "it has its pass already"
+        await asyncio.sleep(0)
+
+    on_loop(play)
+    assert seen == ["held", "by itself"]
+    assert not LoopOwner().hold(), "there is no loop"

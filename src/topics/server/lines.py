@@ -312,6 +312,7 @@ class Lines:
             more = self._look()
         finally:
             if holds and owner is not None:
+                self.kernel.flush()  # who is sent away next has been told what came before
                 owner.let_go()
             self.will_flush = was_due
             if self.kernel.flush():

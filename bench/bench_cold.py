@@ -41,7 +41,7 @@ _NEXT = re.compile(rb'"next_from_seq":(\d+)')
 
 def groups(quick: bool) -> list[Group]:
     """The comparison of this file."""
-    writes = 100 if quick else 600
+    writes = 100 if quick else 1500
     arms = [
         Arm("alone", lambda dir: uvloop.run(_written(dir, writes, reads=False))),
         Arm("beside cold reads", lambda dir: uvloop.run(_written(dir, writes, reads=True))),

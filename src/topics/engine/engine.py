@@ -263,8 +263,11 @@ class Engine:
 
     def _recover(self, *, assume_crash: bool, salvage: bool, tell: Callable[[float], None] | None) -> None:
         core = self._core
-        ensure_dir(core.fs, core.dir)
+        if not core.fs.exists(core.dir):
+            ensure_dir(core.fs, core.dir)
         lock = self._lock = StoreLock(core.fs, core.dir, core.boot, core.clock.now_ms())
+        # Only now: whoever is refused has synced nothing, so no error was told to him instead of the holder.
+        ensure_dir(core.fs, core.dir)
         lock.write()
         store = SnapshotStore(core.fs, f"{core.dir}/{paths.META_DIR}")
         found = discover.discover(core.fs, core.dir, store)

@@ -467,11 +467,18 @@ def _recover_and_start(segments: SegmentedLog, lock: File, config: WalConfig) ->
 
 
 def _take_lock(fs: Fs, dir: str) -> File:
-    ensure_dir(fs, dir)
+    if not fs.exists(dir):
+        ensure_dir(fs, dir)
     try:
-        return fs.lock(f"{dir}/{paths.LIBRARY_LOCK}")
+        lock = fs.lock(f"{dir}/{paths.LIBRARY_LOCK}")
     except BlockingIOError as error:
         raise WalInUse(f"{dir} is open in another process, or in another object of this one") from error
+    try:
+        ensure_dir(fs, dir)  # only now: whoever is refused has synced nothing
+    except BaseException:
+        close_quietly(lock)
+        raise
+    return lock
 
 
 def write_state(lock: File, state: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import stat
@@ -142,6 +143,20 @@ def test_the_lock_on_a_simulated_disk_is_told_alike() -> None:
     store = Store()
     with pytest.raises(DataDirInUse, match=PATH):
         store.open()
+    assert write(store.put(), 1).seqs == [1]
+
+
+def test_a_second_opener_syncs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[S-11, S-78] An error that a disk tells once is told to whoever holds the directory."""
+    store = Store()
+
+    def strike(path: str) -> None:
+        raise OSError(errno.EIO, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.sim, "sync_dir", strike)
+        with pytest.raises(DataDirInUse, match=PATH):
+            store.open()
     assert write(store.put(), 1).seqs == [1]
 
 

@@ -155,10 +155,15 @@ def test_a_second_opener_in_the_same_process_is_refused(tmp_path: Path) -> None:
     Wal.open(config)[0].close()
 
 
-def test_a_second_opener_on_the_simulated_disk_is_refused(disk: kit.Disk) -> None:
-    """W-50: the lock is the seam's."""
+def test_a_second_opener_on_the_simulated_disk_is_refused(disk: kit.Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-50: the lock is the seam's. Whoever is refused has synced nothing: errors are told to the holder."""
     wal, _ = kit.open_wal(disk)
-    with pytest.raises(WalInUse):
+
+    def strike(path: str) -> None:
+        raise AssertionError(f"{path} is synced")
+
+    with monkeypatch.context() as patched, pytest.raises(WalInUse):
+        patched.setattr(disk.sim, "sync_dir", strike)
         kit.open_wal(disk)
     wal.close()
     kit.open_wal(disk)[0].close()

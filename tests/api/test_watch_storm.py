@@ -246,7 +246,7 @@ def test_one_stalled_reader_costs_the_others_nothing_and_the_server_no_memory(tm
         address, pid = server.address, server.pid
         call(address, "PUT", "/v0/topics/t", {"durability": "disk"})
         grown = uvloop.run(asyncio.wait_for(stalled(address, pid, max(WATCHERS // 5, 8)), WAIT_S))
-        # What the other readers have not taken yet differs from round to round; what stalls and is kept would be all of it.
+        # What other readers have not taken yet differs from round to round; what is kept for one would be all of it.
         assert grown < ROUND * SIZE * 3 // 4, f"{grown >> 20} MiB more than a round without a stalled reader"
 
 

@@ -17,7 +17,10 @@ from topics.fs import Fs
 from topics.spark.failure import SourceError
 from topics.spark.options import ReadOptions
 from topics.spark.plan import ENTRY_COST, GAP_COST, Floors, Source, Stretch, TopicPlan, lost_before, narrowed
-from topics.storage.view import StoreView, TopicView, read_store_id
+from topics.storage.view import StoreView, Tags, TopicView, read_store_id
+
+SAMPLES = 4
+"""Segments whose tags are looked at for a plan."""
 
 
 def plan_directory(fs: Fs, options: ReadOptions, now_ms: int) -> tuple[Source, list[TopicPlan]]:
@@ -98,7 +101,9 @@ def plan_topic(topic: TopicView, options: ReadOptions, now_ms: int) -> TopicPlan
         first = max(first, topic.first_at(start_ts))
     if end_ts is not None:
         last = min(last, topic.first_at(end_ts + 1) - 1)
-    stretches = [_stretch(row, first, last) for row in item.segments if _overlaps(row, first, last)]
+    rows = [row for row in item.segments if _overlaps(row, first, last)]
+    kept = 1.0 if options.tags is None else _tagged_share(topic, rows, options.tags)
+    stretches = [_stretch(row, first, last, kept) for row in rows]
     return TopicPlan(
         narrowed(item, first, last, floors), first, last, max(start_ts or 0, expiry),
         paths.U64_MAX if end_ts is None else end_ts, lost_before(asked, floors, last), covering(stretches, first, last),
@@ -109,11 +114,26 @@ def _overlaps(row: SegmentRow, first: int, last: int) -> bool:
     return row.first <= last and row.first + row.count > first
 
 
-def _stretch(row: SegmentRow, first: int, last: int) -> Stretch:
+def _tagged_share(topic: TopicView, rows: Sequence[SegmentRow], tags: Tags) -> float:
+    """About which share of the records has one of these tags, by a look at a few segments.
+
+    It decides how many tasks there are, not what they read: a tag that one segment in a hundred has may be missed.
+    """
+    filled = [row for row in rows if not row.flags & GAP_ROW]
+    picked = records = 0
+    for at in sorted({len(filled) * n // SAMPLES for n in range(SAMPLES)}) if filled else ():
+        row = filled[at]
+        found = topic.tagged(row.first, row.count, tags)
+        picked += row.count if found is None else int(found.sum())
+        records += row.count
+    return picked / records if records else 1.0
+
+
+def _stretch(row: SegmentRow, first: int, last: int, kept: float) -> Stretch:
     low, high = max(row.first, first), min(row.first + row.count - 1, last)
     if row.flags & GAP_ROW:
         return Stretch(low, high, GAP_COST)
-    share = (high + 1 - low) / row.count
+    share = kept * (high + 1 - low) / row.count
     return Stretch(low, high, int(row.data_len * share) + ENTRY_COST * (high + 1 - low))
 
 

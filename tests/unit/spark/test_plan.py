@@ -7,10 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from tests.unit.spark.kit import planned, rows
+from tests.unit.spark.kit import PATH, planned, rows
 from tests.unit.storage import storekit
 from tests.unit.storage.storekit import Topic
+from topics.engine.config import EngineConfig
+from topics.engine.engine import Engine
 from topics.spark.plan import Partition
+from topics.testing import ManualClock, SimFs
 
 NOW = 2000
 
@@ -87,6 +90,28 @@ def test_segments_outside_of_the_bounds_are_not_in_the_plan() -> None:
     dated = cut(topic, startingTimestamp="1012", endingTimestamp="1021", minPartitions="1")
     assert ranges(dated) == ranges(parts)
     assert dated[0].bytes < cut(topic, minPartitions="1")[0].bytes / 4
+
+
+def test_a_read_by_tag_has_as_many_partitions_as_its_share_of_the_bytes_asks_for() -> None:
+    """K-12, K-13: a task costs more than reading a little; what is read is the same however it is cut."""
+    disk, clock = SimFs(), ManualClock()
+    config = EngineConfig(segment_max_events=16, wal_init_zero=False)
+    with Engine.open(PATH, config, clock=clock, fs=disk) as engine:
+        engine.put_topic("orders", {"durability": "disk"})
+        for n in range(320):
+            engine.append("orders", [{"data": "x" * 2000, "tag": f"k{n % 16}" if n < 160 else "rest"}])
+        clock.advance(5000)
+        engine.checkpoint()
+
+    def parts_of(**options: str) -> list[Partition]:
+        return planned(disk, clock.now_ms(), topics="orders", partitionBytes="40000", **options)
+
+    everything, few, most = parts_of(), parts_of(tags="k3"), parts_of(tags='["k*", "rest"]')
+    assert len(everything) == len(most) > 10
+    assert len(few) == 2, "the least there are"
+    assert [row["seq"] for row in rows(disk, few)] == list(range(4, 160, 16))
+    assert len(rows(disk, most)) == len(rows(disk, everything)) == 320
+    assert len(parts_of(tags="nobody")) == 2
 
 
 def test_a_partition_carries_all_its_reader_needs() -> None:

@@ -33,7 +33,7 @@ WARM = 500
 def groups(quick: bool) -> list[Group]:
     """One comparison for each number of watchers."""
     most = 200 if quick else 2_000
-    return [deliveries(count, min(max(20_000 // count, 30), most)) for count in WATCHERS]
+    return [deliveries(count, min(max(60_000 // count, 60), most)) for count in WATCHERS]
 
 
 def deliveries(count: int, writes: int) -> Group:

@@ -234,6 +234,7 @@ class SseStream(EventStream):
         super().__init__(app, heartbeat_ms)
         assert app.engine is not None
         self.feed = Feed(app.engine.core, self)
+        self.is_full = False  # of its own: it is asked for each delivery
         self._ended = ended
         self.kind: object = None
         self._line = NO_LINE

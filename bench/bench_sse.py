@@ -2,9 +2,9 @@
 
 Measured: one writer, single records of 100 bytes of class `disk`, 1, 100 and 1,000 SSE streams on the topic, each of a
 session of its own; the next write begins when all of them have the last one. CPU of the server per delivery, less what
-the same writes cost without a watcher, before and after, by the mean of both. The baseline is a process that does nothing but `transport.write` of a frame of
-the same length to as many connections, less nothing. WebSocket subscriptions of the same topic, as many, are told
-beside it without a bound.
+the same writes cost without a watcher, by the mean of before and after. The baseline is a process that does nothing but
+`transport.write` of a frame of the same length to as many connections, less nothing. WebSocket subscriptions of the
+same topic, as many, are told beside it without a bound.
 
 Checked: every watcher receives exactly the bytes of one frame per write; and, before anything is timed, that what is
 published in one tick comes as one frame: 64 writers at once bring a watcher no more frames than the log was given

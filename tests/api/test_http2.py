@@ -968,6 +968,21 @@ def test_a_drain_lets_running_streams_finish(topic: str) -> None:
         talk.until_closed()
 
 
+def test_what_a_client_sends_while_the_server_stops_is_no_reset() -> None:
+    """[API-5] A close with something unread would be one, and what was said last might not arrive."""
+    with running() as server, Talk(server) as talk:
+        talk.reach()
+        (served,) = [one._spoken for one in server.server.connections.open if isinstance(one._spoken, Http2)]
+
+        def stop() -> None:
+            talk.send(PingFrame(0, opaque_data=b"unread!!"))
+            served.drain()
+
+        server.on_loop(stop)
+        said = b"".join(iter(lambda: talk._sock.recv(1 << 16), b""))
+        assert GoAwayFrame(0, last_stream_id=0, error_code=ErrorCodes.NO_ERROR).serialize() in said
+
+
 def test_an_idle_connection_ends_with_the_drain(topic: str) -> None:
     """[API-5]"""
     with running() as server, Talk(server) as talk:

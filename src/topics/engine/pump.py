@@ -90,5 +90,6 @@ class Pump:
                 if not self._scheduled:
                     self._scheduled = True
                     self._owner.soon(self._work)
+                    self.woken()
                 break
         self._arm()

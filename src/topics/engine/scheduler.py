@@ -236,7 +236,7 @@ class Scheduler:
     def done(self, item: Item) -> None:
         """Its service is over; what was marked meanwhile is queued, dated when it was marked [D-5]."""
         item.serving = False
-        if item.dirty and not item.order:
+        if item.dirty and not item.order and item is not self._only:
             self._enqueue(item)
 
     def forget(self, item: Item) -> None:

@@ -140,8 +140,8 @@ class Sink(Protocol):
         ...
 
     @staticmethod
-    def send_all(sinks: Sequence[Any], rendered: bytes, now_ns: int) -> None:
-        """Send that to many of a kind."""
+    def send_all(sinks: Sequence[Any], rendered: bytes, now_ns: int) -> bool:
+        """Send that to many of a kind at once; False: nothing was sent, they are to be sent it one by one."""
         ...
 
     def over(self) -> None:
@@ -538,15 +538,15 @@ class Pass:
         clock = self._core.clock
         now_ns = clock.monotonic_ns()
         until_ns = now_ns + SLICE_NS
-        writes = 0
+        writes, is_first = 0, not self._has_begun
+        self._has_begun = True
         for wake in self._waiters:
             wake()
             writes += 1
             if writes >= SLICE_WRITES or clock.monotonic_ns() >= until_ns:
                 return True
-        if writes or self._has_begun:
+        if writes or not is_first:
             self._look_again()
-        self._has_begun = True
         while True:
             some = tuple(islice(self._followers, LOOK_EVERY))
             writes += self._serve_some(some, now_ns)
@@ -584,10 +584,14 @@ class Pass:
 
     def _send(self, alike: list[Follower], whole: bytes, now_ns: int) -> int:
         """To those of one lane who are live."""
-        alike[0].sink.send_all([follower.sink for follower in alike], whole, now_ns)
         head, count = self._head, len(alike)
-        for follower in alike:
-            follower.cursor = head
+        if alike[0].sink.send_all([follower.sink for follower in alike], whole, now_ns):
+            for follower in alike:
+                follower.cursor = head
+        else:
+            for follower in alike:
+                follower.sink.send(whole, now_ns)
+                follower.cursor = head
         self._core.traffic.delivered += count * self._whole_records
         return count
 

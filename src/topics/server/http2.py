@@ -860,8 +860,11 @@ class Http2:
             self._schedule()
         self._write()
         if self._parting and not self._streams:
-            self._closing = True
-            self._transport.close()
+            if self._eof:
+                self._closing = True
+                self._transport.close()
+            else:
+                self._end()  # with input unread a close would be a reset, and take the last frames with it
 
     def _write(self) -> None:
         data = self._wire.data_to_send()

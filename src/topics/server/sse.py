@@ -275,16 +275,15 @@ class SseStream(EventStream):
             self._outlet.send(rendered)
 
     @staticmethod
-    def send_all(sinks: Sequence[SseStream], rendered: bytes, now_ns: int) -> None:
+    def send_all(sinks: Sequence[SseStream], rendered: bytes, now_ns: int) -> bool:
         lines = [stream._line for stream in sinks]
         home = sinks[0]._home
         if home is None or NO_LINE in lines:
-            for stream in sinks:
-                stream.send(rendered, now_ns)
-            return
+            return False
         for stream in sinks:
             stream._last_ns = now_ns
         home.spread(lines, rendered)
+        return True
 
     def warn(self, frame: bytes) -> None:
         """A frame that is not the last one."""

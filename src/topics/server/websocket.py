@@ -315,15 +315,14 @@ class WebSocket:
         self._write(rendered)
 
     @staticmethod
-    def send_all(sinks: Sequence[WebSocket], rendered: bytes, now_ns: int) -> None:
-        """The same to many."""
+    def send_all(sinks: Sequence[WebSocket], rendered: bytes, now_ns: int) -> bool:
+        """The same to many, where the kernel has them all."""
         first = sinks[0]._line
         lines = [NO_LINE if socket._line is None else socket._line.number for socket in sinks]
         if first is None or NO_LINE in lines:
-            for socket in sinks:
-                socket.send(rendered, now_ns)
-        else:
-            first.home.spread(lines, rendered)
+            return False
+        first.home.spread(lines, rendered)
+        return True
 
     def over(self) -> None:
         """The last subscription ended; there may be more to come."""

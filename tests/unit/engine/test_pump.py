@@ -119,3 +119,12 @@ def test_a_service_that_fails_costs_nobody_else() -> None:
     assert not broken.serving
     it.pump.mark(broken)
     assert broken.dirty
+
+
+def test_who_looks_at_the_load_is_woken_at_every_slice_of_a_long_service() -> None:
+    """08 §5: nothing is popped meanwhile, and yet there is something to see."""
+    pumped = Pumped()
+    pumped.pump.mark(pumped.item("long", slices=5))
+    pumped.owner.run()
+    assert pumped.served == ["long"] * 5
+    assert pumped.told.count("woken") == 5

@@ -415,6 +415,20 @@ def test_nothing_moves_down_while_it_is_queued(scheduler: Scheduler, clock: Manu
     assert item.band == 4
 
 
+def test_who_is_forgotten_and_marked_again_in_service_has_one_place(scheduler: Scheduler) -> None:
+    """[D-3, D-5]"""
+    item = item_of(500)
+    scheduler.mark(item)
+    assert scheduler.pop() is item
+    scheduler.forget(item)
+    scheduler.mark(item)
+    scheduler.done(item)
+    assert sum(scheduler.ready) == 1
+    assert popped(scheduler) == [item]
+    assert scheduler.idle
+    scheduler.tick()
+
+
 @given(st.integers(-(2**31), 2**31 - 1), st.booleans(), st.booleans())
 def test_every_item_has_left_the_lowest_band_after_ten_seconds(p: int, forward: bool, deferred: bool) -> None:
     """[D-23] And from -250 on it is in the highest."""

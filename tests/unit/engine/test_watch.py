@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -656,6 +657,49 @@ def test_a_send_that_fails_costs_nobody_a_record(engine: Any) -> None:
 
 
 # Slices
+
+
+def test_who_was_sent_it_is_not_sent_it_again_because_another_failed(engine: Any) -> None:
+    """[D-74]"""
+    taps = [Tap(engine) for _ in range(5)]
+    for one in taps:
+        one.follow()
+        one.take()
+
+    def fail(*args: Any) -> None:
+        raise RuntimeError("x")
+
+    taps[3].send = fail  # type: ignore[method-assign, assignment]
+    write(engine, 1)
+    assert [one.seqs() for one in taps] == [[1]] * 5
+
+
+def behind_waiting_reads(store: Store, act: Callable[[], object]) -> Tap:
+    """Something happens between the slice that waiting reads have filled and the one for followers."""
+    engine = store.engine
+    tap = Tap(engine)
+    tap.follow()
+    tap.take()
+    engine.core.names[TOPIC].waiters = {n: lambda: None for n in range(watch.SLICE_WRITES)}  # type: ignore[misc]
+    with Held(engine) as delivery:
+        engine.append(TOPIC, [new(1), new(2)])
+        delivery.step()
+        assert tap.got == []
+        act()
+    return tap
+
+
+def test_what_has_expired_since_the_first_slice_is_told_as_lost(store: Store) -> None:
+    """[D-30, TTL-3]"""
+    store.put(ttl_ms=1000)
+    tap = behind_waiting_reads(store, lambda: store.clock.advance(1001))
+    assert tap.take() == [("tombstone", "ttl", 1, 2, 3, 2), ("caught-up", 2)]
+
+
+def test_a_topic_that_has_gone_since_the_first_slice_shows_nothing_more(store: Store) -> None:
+    """[D-30, FRM-5]"""
+    tap = behind_waiting_reads(store, lambda: store.engine.delete_topic(TOPIC))
+    assert tap.take() == [("deleted",)]
 
 
 @pytest.mark.parametrize("kind", ["plain", None])

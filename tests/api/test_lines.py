@@ -412,6 +412,7 @@ def test_what_a_client_does_not_take_is_kept_for_it(server: Running, topic: str)
             assert writer.send(request).answer().status == 200
     asked = post(f"/v0/topics/{topic}/diff", {"limit": 100, "max_batch_bytes": 4 << 20})
     with RawClient(server, receive_bytes=4096) as slow:
+        assert slow.send(get("/v0/health")).answer().status == 200
         slow.send(asked * 3)
         until(server, lambda: slow.served._transport.get_write_buffer_size() > 0)
         for _ in range(3):

@@ -296,7 +296,8 @@ def test_claims_that_wait_are_served_when_the_server_stops() -> None:
                 answer = talk.answer(id)
                 assert answer.status == 200
                 counts_told.append(json.loads(answer.body)["count"])
-            stopping.join()
+            talk.until_closed()
+        stopping.join()  # behind the client's end: the server waits a second for it, and here no second passes
         assert counts_told == [3, 3, 3]
 
 

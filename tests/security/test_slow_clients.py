@@ -267,6 +267,7 @@ def test_progress_counts_also_while_answers_are_added(server: Running, clock: Ma
 
         slow, real = Slow(), served._transport
         served._transport = slow  # type: ignore[assignment]
+        served._line = None
         for _ in range(100):
             slow.unsent += 100
             served._written += 150

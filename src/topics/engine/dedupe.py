@@ -430,9 +430,10 @@ class Producers:
             self._unsorted = False
         gone: list[tuple[int, str]] = []
         for at, kept in self._used.items():
-            if not self._is_forgotten(kept, now_ms):
-                break
-            gone.append(at)
+            if self._is_forgotten(kept, now_ms):
+                gone.append(at)
+            elif not kept.staged:
+                break  # one that is staged keeps nobody behind it
         for topic_id, id in gone:
             self._drop(topic_id, id)
         return len(gone)

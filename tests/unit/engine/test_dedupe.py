@@ -630,6 +630,17 @@ def test_committed_versions_are_pairs_of_topic_0() -> None:
     assert producers.drop_range(0, 1, 2**64 - 1) == 0
 
 
+def test_a_staged_write_keeps_no_other_producer_from_being_forgotten() -> None:
+    """A-4: one that waits for its log for longer than the TTL is in front of those that are unused since."""
+    producers = Producers(max_producers=2, ttl_ms=50)
+    first = producers.stage(1, Producer("p", 0, 0), 1000)
+    producers.stage(1, Producer("r", 0, 0), 1000)
+    assert producers.check(1, Producer("p", 0, 0), 1000) is first
+    producers.publish(first, first_seq=1, count=1, head_seq=1, ts=1000)
+    assert producers.check(1, Producer("q", 0, 0), 1051) is Verdict.NEW
+    assert len(producers) == 1
+
+
 class ProducersModel(RuleBasedStateMachine):
     """One topic's producers against plain lists: FIFO publication, failures of everything behind, checkpoints."""
 

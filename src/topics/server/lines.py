@@ -4,7 +4,6 @@
     pass     ─▶ kernel: reads every line that has something
                   ├─ writes that are nothing but records, behind a head that was judged before ─▶ `gather`, in runs
                   └─ everything else, byte for byte ─▶ `data_received`
-             ─▶ what all of that put off is done
              ─▶ kernel: sends what was written meanwhile
 
 Which heads are taken is decided by `known`, and only of lines whose last request was such a write: between them the
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from topics.server.app import App
     from topics.server.http1 import Http1
     from topics.server.known import Known
-    from topics.storage.owner import LoopOwner
 
 log = logging.getLogger("topics.server")
 
@@ -220,8 +218,6 @@ class Lines:
         self.loop = loop
         self.ok_prefix = ok_prefix
         """The head of a plain 200 up to its length."""
-        self.owner: LoopOwner | None = None
-        """Whose pass follows a look at all lines, once there is an engine."""
         self._app = app
         self._events: deque[tuple[Line, int, Any]] = deque()
         """Told by the kernel, not looked at yet."""
@@ -306,14 +302,9 @@ class Lines:
 
     def _pass(self) -> None:
         was_due, self.will_flush = self.will_flush, True
-        owner = self.owner
-        holds = owner is not None and owner.hold()
         try:
             more = self._look()
         finally:
-            if holds and owner is not None:
-                self.kernel.flush()  # who is sent away next has been told what came before
-                owner.let_go()
             self.will_flush = was_due
             if self.kernel.flush():
                 self.pass_soon()

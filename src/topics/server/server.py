@@ -120,7 +120,6 @@ class Server:
         engine.core.pump.scheduler.on_suspended = partial(sse.tell_suspended, engine.core)
         if self.connections.lines is not None:
             self.connections.lines.limit(engine.core.limits)
-            self.connections.lines.owner = owner
         app.progress = 1.0
         app.engine = engine
         return engine

@@ -258,8 +258,7 @@ class LoopOwner(LockedOwner):
     """A `LockedOwner` that is lent to an event loop: then the loop's thread is the owner, and no lock is needed.
 
     What is put off runs in the loop's next pass, behind all sockets that were ready; what is put off meanwhile in the
-    one after it, so that clients just answered join the next write and the next sync. Whoever has looked at all
-    sockets may begin that pass himself: `hold`, then `let_go`.
+    one after it, so that clients just answered join the next write and the next sync.
 
     Slices are taken in passes of their own, and give way once to what was put off: an answer leaves at the end of the
     pass that gives it.
@@ -312,17 +311,6 @@ class LoopOwner(LockedOwner):
             self._last.append(call)
         else:
             self.soon(call)
-
-    def hold(self) -> bool:
-        """On the loop: what is put off from here on waits for `let_go`; False: it has its pass already."""
-        if self._scheduled or self._loop is None:
-            return False
-        self._scheduled = True
-        return True
-
-    def let_go(self) -> None:
-        """Do what was put off since."""
-        self._run_soon()
 
     def has_more(self) -> bool:
         """Whether anything else was put off: on the loop, for what is itself done as something put off."""

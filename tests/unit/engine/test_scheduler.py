@@ -184,7 +184,9 @@ def test_the_round_is_work_conserving_and_starves_nobody(script: list[tuple[int,
             assert since[band] < 16, "a band was passed over for a whole round"
 
     for p, pops in script:
-        queued[marked(scheduler, p)[0].band] += 1
+        (item,) = marked(scheduler, p)
+        assert scheduler.depth  # from here on it has its band
+        queued[item.band] += 1
         for _ in range(pops):
             pop()
     while queued.total():

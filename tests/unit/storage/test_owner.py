@@ -536,23 +536,3 @@ def test_what_is_last_comes_behind_the_round_under_way_and_otherwise_with_the_ne
     on_loop(play)
     round_one = ["first", "second", "broken", "delivery"]
     assert seen == [*round_one, "pass", "put off meanwhile", "goes on", "outside"]
-
-
-def test_whoever_looked_at_everything_may_begin_the_round() -> None:
-    """A-1: what is put off while it is held is done when it is let go of, once."""
-    seen: list[str] = []
-
-    async def play(owner: LoopOwner) -> None:
-        assert owner.hold()
-        owner.soon(lambda: seen.append("held"))
-        await asyncio.sleep(0)
-        assert seen == []
-        owner.let_go()
-        assert seen == ["held"]
-        owner.soon(lambda: seen.append("by itself"))
-        assert not owner.hold(), "it has its pass already"
-        await asyncio.sleep(0)
-
-    on_loop(play)
-    assert seen == ["held", "by itself"]
-    assert not LoopOwner().hold(), "there is no loop"

@@ -574,12 +574,9 @@ class Index:
         if self._recent is None or self.overlays or last != self.tail.end:
             return None
         found = self._recent.run(self.topic_id, first, last - first + 1)
-        if found is None or (len(found) > 1 and sum(len(frames) for frames, _ in found) > max_bytes):
+        if found is None or sum(len(frames) for frames, _ in found) > max_bytes:
             return None
-        if len(found) > 1:
-            return _rendered(found, wanted)
-        ((frames, offsets),) = found
-        return project.run_of_wal(frames, offsets, wanted) if len(frames) <= max_bytes else None
+        return _rendered(found, wanted)
 
     def _fetch_logged(self, run: Run, locations: Locations, positions: Sequence[int]) -> list[Stored | Absent]:
         """Frames of the tail: from memory where they are recent, else from the WAL."""

@@ -48,8 +48,6 @@ SLOW: Final = "nothing was read for 30 s"
 _U64_MAX: Final = 2**64 - 1
 SUSPENDED: Final = "the server is under load: records of these topics are pushed later; they can be read meanwhile"
 _SHARED: Final = "sse"
-_WRAPS: Final = ("chunked", "plain")
-"""Kinds of outlets whose bytes the kernel can make."""
 
 
 class SseFraming:
@@ -257,7 +255,7 @@ class SseStream(EventStream):
 
     def render(self, batch: Batch) -> bytes:
         outlet, native = self._outlet, kernel.native
-        if self.kind is not None and native is not None and outlet is not None and outlet.kind in _WRAPS:
+        if self.kind is not None and native is not None and outlet is not None:
             is_chunked = outlet.kind == "chunked"
             return native.events(batch.name, batch.from_seq, batch.to_seq, batch.head, batch.records, is_chunked)
         id = cursor_id(self.feed.cursors())

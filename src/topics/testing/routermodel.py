@@ -108,11 +108,11 @@ class Routes:
                 continue
             lossless = rules.how != "crash" and not rules.assumed
             if began is None:
-                began = self._attempted(name, flow, views, lossless=lossless)
+                self._attempted(name, flow, views, lossless=lossless)
             else:
                 self._check(name, flow, views, began, lossless=lossless, complete=True)
             after = routes.flows[name] = Flow(flow.durability)
-            after.began, after.attempts = (None, flow.attempts) if flow.began is None else (began, [])
+            after.began, after.attempts = began, flow.attempts if began is None else []
             shown = {rec.data: rec.seq for rec in views[name].records}
             after.known = {seq: data for data, seq in shown.items()}
             after.direct = {data: seq for data, seq in shown.items() if data in flow.tried}
@@ -123,23 +123,28 @@ class Routes:
     def found(self, name: str, views: Mapping[str, View]) -> int | None:
         """Where the router of an open creation began, which turned out to be there."""
         flow = self.flows[name]
-        return self._attempted(name, flow, views, lossless=True) if views[name].head else flow.attempts[-1]
-
-    def _attempted(self, name: str, flow: Flow, views: Mapping[str, View], *, lossless: bool) -> int | None:
-        """A creation whose outcome is open: the router is there from one of the attempts, or it is not."""
         if not views[name].head:
-            return None
-        broken: Violation | None = None
-        for began in flow.attempts:
+            return flow.attempts[-1]
+        return self._one_of(flow.attempts, name, flow, views, lossless=True)
+
+    def _attempted(self, name: str, flow: Flow, views: Mapping[str, View], *, lossless: bool) -> None:
+        """A creation whose outcome is open: the router is there from one of the attempts, or it is not."""
+        if views[name].head:
+            # Without a router it is as if one had begun at the head: there are direct writes and nothing else.
+            begun = [*flow.attempts, views[DESTS[name].source].head]
+            self._one_of(begun, name, flow, views, lossless=lossless)
+
+    def _one_of(self, begun: list[int], name: str, flow: Flow, views: Mapping[str, View], *, lossless: bool) -> int:
+        """The first of these beginnings that explains what is shown."""
+        broken = Violation(f"{name!r} has records, and nobody asked for a router into it")
+        for began in begun:
             try:
                 self._check(name, flow, views, began, lossless=lossless, complete=True)
             except Violation as violation:
                 broken = violation
             else:
                 return began
-        if broken is not None:
-            raise broken
-        raise Violation(f"{name!r} has records, and nobody asked for a router into it")
+        raise broken
 
     def _check(
         self, name: str, flow: Flow, views: Mapping[str, View], began: int, *, lossless: bool, complete: bool

@@ -508,11 +508,11 @@ def _never(right: Any) -> Any:
 
 
 def _lease_unsynced(right: Any) -> Any:
-    def log(core: Core, topic: EngineTopic, events: Sequence[Any], then: Callable[[], None]) -> None:
-        with mock.patch.object(core, "submit", partial(_unsynced, core.submit)):
-            right(core, topic, events, then)
+    def commit(self: queue._Events, then: Callable[[], None]) -> None:
+        with mock.patch.object(self._core, "submit", partial(_unsynced, self._core.submit)):
+            right(self, then)
 
-    return log
+    return commit
 
 
 def _unsynced(submit: Any, topic_id: int, frames: bytes, count: int, done: Any, durable: bool) -> None:
@@ -791,7 +791,7 @@ MUTANTS: tuple[EngineMutant, ...] = (
     _bug("lease events are not replayed [QRC-3]",
          Recovery, "_lease", _nothing, _ops("claim", 0), _ops("claim claim claim ack", 0)),
     _bug("lease events are not synced [QRC-3]",
-         queue, "_log", _lease_unsynced, _ops("claim", 0), _ops("claim claim claim ack", 0)),
+         queue._Events, "commit", _lease_unsynced, _ops("claim", 0), _ops("claim claim claim ack", 0)),
     _bug("a snapshot forgets leases [QRC-3]",
          Leases, "restored", _leases_forgotten, _ops("claim snapshot", 0), _ops("claim claim snapshot", 1)),
     _bug("an ack leaves the record where it is [ACK-2]",

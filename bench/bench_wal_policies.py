@@ -10,7 +10,9 @@ durable appends    `always` with one thread and with eight, and 64 asyncio tasks
                    due to that shows the same loop over a file of written zeros. With eight threads each
                    record still has to wake the thread that waits for it, so the cost of one hand-over
                    between two threads is measured beside it: where a sync takes a few hand-overs only,
-                   that and not the disk is the limit.
+                   that and not the disk is the limit. Where the threads may run decides what one costs: waking
+                   another core, above all a virtual one, takes several times as long as changing threads on one.
+                   So everything is done twice, on all cores and, as servers are measured, on one.
 reads              a whole log in order, and 10 000 times `read_from` a random position and one record,
                    beside `os.pread` of 1 KiB.
 descriptors        a log of 1 MiB segments read in order, 100 records per visit, the visits going round the
@@ -38,6 +40,7 @@ from typing import Any
 
 from bench.measure import Aim, Arm, Figure, Group, Sample, each, percentiles_us, stopwatch
 from bench.workload import RECORD_BYTES, SEED, check_length, encoded, open_wal, raw_file, records
+from topics.cli.load import CORES, on_cores
 from topics.clock import SystemClock
 from topics.fs import File, OsFs
 from topics.wal import FsyncPolicy, NoopMeter, Position, Record, Wal, WalConfig, WalEvent, aio
@@ -59,6 +62,7 @@ def groups(quick: bool) -> list[Group]:
     return [
         buffered_appends(5_000 if quick else 20_000),
         durable_appends(400 if quick else 2_000),
+        durable_appends(400 if quick else 2_000, CORES[-1:]),
         reads(10_000 if quick else 20_000),
         descriptors(4 if quick else 20),
         segment_creation(5 if quick else 30),
@@ -115,8 +119,8 @@ def buffered_appends(count: int) -> Group:
     return Group("buffered appends", "record", arms, figures)
 
 
-def durable_appends(count: int) -> Group:
-    """Appends that are on the medium when they return."""
+def durable_appends(count: int, cores: Sequence[int] = CORES) -> Group:
+    """Appends that are on the medium when they return, by threads that may run on these cores."""
     given, data = records(count), encoded(count)
     size = 16 * MIB
 
@@ -162,7 +166,18 @@ def durable_appends(count: int) -> Group:
         Figure("limit by hand-overs, one per record", "hand-over", raw_name, "rate"),
         Figure("the raw loop over zeros", arms[5].name, raw_name, "rate"),
     ]
-    return Group("durable appends", "record", arms, figures, explain=_explain_durable)
+    name = "durable appends" if cores == CORES else "durable appends on one core"
+    return Group(name, "record", [_only_on(cores, arm) for arm in arms], figures, explain=_explain_durable)
+
+
+def _only_on(cores: Sequence[int], arm: Arm) -> Arm:
+    """The same work, its threads kept to these cores."""
+
+    def run(dir: Path) -> Sample:
+        with on_cores(cores):
+            return arm.run(dir)
+
+    return Arm(arm.name, run)
 
 
 def with_syncs(sample: Sample, meter: SyncCount) -> Sample:

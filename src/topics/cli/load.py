@@ -220,10 +220,10 @@ CORES: Final = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity
 def apart(command: Sequence[str], *, pinned: bool = True, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """A process on the first core, as long as the body runs on the others; it is ended behind it, if it still runs."""
     pinned = pinned and len(CORES) > 1
-    with _on(CORES[:1] if pinned else CORES):
+    with on_cores(CORES[:1] if pinned else CORES):
         child = subprocess.Popen(command, **options)
     try:
-        with _on(CORES[1:] if pinned else CORES):
+        with on_cores(CORES[1:] if pinned else CORES):
             yield child
     finally:
         if child.poll() is None:
@@ -236,7 +236,7 @@ def apart(command: Sequence[str], *, pinned: bool = True, **options: Any) -> Ite
 
 
 @contextmanager
-def _on(cores: Sequence[int]) -> Iterator[None]:
+def on_cores(cores: Sequence[int]) -> Iterator[None]:
     """The calling thread, and what it starts, on these cores."""
     if not cores:
         yield

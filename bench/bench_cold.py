@@ -1,9 +1,14 @@
 """B10: do reads of a slow cold tier make writers and live watchers wait?
 
 Measured: 200 writes a second of 1 KiB, class `fsync`, and 20 SSE streams at the head; the time from sending a write to
-its answer, and to receiving the whole frame. First alone, then beside eight readers that page through another topic
-whose segments are all in a cold tier where each ranged read takes 100 ms, without a cache: four of them are under way
-all the time. The readers are a process of their own. Both p99 may be 1.15 times those of the writes alone.
+its answer, and to receiving the whole frame. Alone, and beside eight readers that page through another topic whose
+segments are all in a cold tier where each ranged read takes 100 ms, without a cache: four of them are under way all the
+time. Both p99 may be 1.15 times those of the writes alone.
+
+What a disk takes for a sync changes from one minute to the next by more than that. So a round is one server, where
+stretches of a second alone and beside readers follow each other, and each side's percentiles are those of all its
+stretches. The readers are a process of their own that runs when nobody else wants its core: what they do with their
+answers is not the server's doing.
 
 Checked: every page of the old topic is whole, in order and was fetched from the tier; every watcher receives every
 frame. Not measured: a tier over a network, moving segments meanwhile.
@@ -13,19 +18,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from bench import fanout, served
-from bench.bench_delivery import PAYLOAD, paced
+from bench.bench_delivery import PAYLOAD, PER_SECOND, paced
 from bench.bench_sse import frame_size
 from bench.measure import Arm, Figure, Group, Sample, percentiles_us
 
@@ -34,6 +39,9 @@ READERS = 8
 OLD = "/v0/topics/old"
 RECORDS = 4_000
 PAGE = 200
+STRETCH = PER_SECOND
+UNDER_WAY_S = 0.15
+"""Until the first pages have come."""
 PUT = (b"POST", b"PUT", 1)
 TAIL_BYTES = 1024
 _NEXT = re.compile(rb'"next_from_seq":(\d+)')
@@ -41,11 +49,8 @@ _NEXT = re.compile(rb'"next_from_seq":(\d+)')
 
 def groups(quick: bool) -> list[Group]:
     """The comparison of this file."""
-    writes = 100 if quick else 1500
-    arms = [
-        Arm("alone", lambda dir: uvloop.run(_written(dir, writes, reads=False))),
-        Arm("beside cold reads", lambda dir: uvloop.run(_written(dir, writes, reads=True))),
-    ]
+    pair = _Pair(2 if quick else 8)
+    arms = [Arm("alone", pair.run), Arm("beside cold reads", pair.other)]
     figures = [
         Figure("p99 of writes", "beside cold reads", "alone", "time", 1.15, "p99_us"),
         Figure("p99 of deliveries", "beside cold reads", "alone", "time", 1.15, "live_p99_us"),
@@ -56,7 +61,42 @@ def groups(quick: bool) -> list[Group]:
     return [Group("cold reads", "write", arms, figures)]
 
 
-async def _written(dir: Path, writes: int, *, reads: bool) -> Sample:
+class _Pair:
+    """Both sides of a round, which are measured in turn: the first arm does it, the second tells the other side."""
+
+    def __init__(self, stretches: int) -> None:
+        self._stretches = stretches
+        self._sides: tuple[_Side, _Side] | None = None
+
+    def run(self, dir: Path) -> Sample:
+        """Measure both; the writes alone."""
+        self._sides = uvloop.run(_written(dir, self._stretches))
+        return self._sides[0].sample()
+
+    def other(self, dir: Path) -> Sample:
+        """The writes beside readers, of the same round."""
+        assert self._sides is not None
+        return self._sides[1].sample()
+
+
+class _Side:
+    """What was seen of one side, over all its stretches."""
+
+    def __init__(self) -> None:
+        self.took: list[int] = []
+        self.live: list[int] = []
+        self.wall_s = self.cpu_s = 0.0
+        self.cold = 0
+
+    def sample(self) -> Sample:
+        """The same as numbers."""
+        live = {f"live_{name}": value for name, value in percentiles_us(self.live).items()}
+        extra = {**percentiles_us(self.took), **live, "cold_records": float(self.cold)}
+        return Sample(len(self.took), self.wall_s, self.cpu_s, extra)
+
+
+async def _written(dir: Path, stretches: int) -> tuple[_Side, _Side]:
+    alone, beside = sides = _Side(), _Side()
     with served.served(dir / "store", "cold") as target:
         one = await fanout.writer(target)
         await _fill(one)
@@ -65,23 +105,33 @@ async def _written(dir: Path, writes: int, *, reads: bool) -> Sample:
         request = served.post(f"{path}?return_seqs=false", b'{"records":[%b]}' % PAYLOAD)
         watch = await fanout.watch_topic(target, one, WATCHERS)
         size = await frame_size(watch, one, request)
-        watch.latencies.clear()
-        took: list[int] = []
 
-        async def write() -> None:
+        async def stretch(side: _Side) -> None:
+            watch.latencies = side.live
+            cpu_s, began = served.cpu_of(target.pid), time.perf_counter()
+            await paced(partial(write, side.took), STRETCH)
+            side.wall_s += time.perf_counter() - began
+            side.cpu_s += served.cpu_of(target.pid) - cpu_s
+
+        async def write(took: list[int]) -> None:
             done = watch.begin(size)
             began_ns = time.perf_counter_ns()
             await one.write(request)
             took.append(time.perf_counter_ns() - began_ns)
             await done
 
-        with _readers(target.port) if reads else nullcontext([0]) as cold:
-            cpu_s, began = served.cpu_of(target.pid), time.perf_counter()
-            await paced(write, writes)
-            wall_s, cpu_s = time.perf_counter() - began, served.cpu_of(target.pid) - cpu_s
+        with _Readers(target.port) as readers:
+            for _ in range(stretches):
+                await stretch(alone)
+                readers.say("go")
+                await asyncio.sleep(UNDER_WAY_S)
+                await stretch(beside)
+                readers.say("rest")
+            beside.cold = readers.end()
         await watch.leave()
-    live = {f"live_{name}": value for name, value in percentiles_us(watch.latencies).items()}
-    return Sample(writes, wall_s, cpu_s, {**percentiles_us(took), **live, "cold_records": float(cold[0])})
+    # Both are paced. With one time for both, the pass that stands for its round is the same for both.
+    alone.wall_s = beside.wall_s = (alone.wall_s + beside.wall_s) / 2
+    return sides
 
 
 async def _fill(one: fanout.Writer) -> None:
@@ -97,38 +147,62 @@ async def _fill(one: fanout.Writer) -> None:
         await asyncio.sleep(0.2)
 
 
-@contextmanager
-def _readers(port: int) -> Iterator[list[int]]:
+class _Readers:
     """All of them, in a process of their own: a page that is taken there keeps nobody here from taking an answer."""
-    command = [sys.executable, "-m", "bench.bench_cold", str(port)]
-    cold: list[int] = []
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "reading\n", "the readers did not start; they say why above"
-        yield cold
-        cold.append(int(child.communicate()[0]))
-    assert child.returncode == 0
+
+    def __init__(self, port: int) -> None:
+        command = [sys.executable, "-m", "bench.bench_cold", str(port)]
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def say(self, word: str) -> None:
+        """`go`, or `rest`, which is done when nothing is under way any more."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(f"{word}\n")
+        self._child.stdin.flush()
+        assert self._child.stdout.readline() == f"{word}\n", "the readers failed; they say why above"
+
+    def end(self) -> int:
+        """How many segments their pages were fetched from."""
+        told, _ = self._child.communicate()
+        assert self._child.returncode == 0
+        return int(told)
+
+    def __enter__(self) -> _Readers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._child.kill()
+        self._child.communicate()
 
 
 async def _read_all(port: int) -> None:
-    """In that process: read until nobody listens any more, then look at what came."""
-    target, stopping, loop = served.Target(port, 0), asyncio.Event(), asyncio.get_running_loop()
-    readers = [asyncio.create_task(_read(target, number, stopping)) for number in range(READERS)]
-    print("reading", flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
-    stopping.set()
-    print(sum(map(_checked, await asyncio.gather(*readers))), flush=True)
+    """In that process: read while that is wanted, then look at what came."""
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    target, loop = served.Target(port, 0), asyncio.get_running_loop()
+    writers = [await fanout.writer(target) for _ in range(READERS)]
+    answers: list[bytes] = []
+    resting = asyncio.Event()
+    reading: list[asyncio.Task[None]] = []
+    while word := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
+        if word == "go":
+            resting.clear()
+            reading = [asyncio.create_task(_read(one, n * PAGE, answers, resting)) for n, one in enumerate(writers)]
+        else:
+            resting.set()
+            await asyncio.gather(*reading)
+        print(word, flush=True)
+    print(_checked(answers), flush=True)
 
 
-async def _read(target: served.Target, number: int, stopping: asyncio.Event) -> list[bytes]:
-    """Page through the old topic again and again; the answers, which are looked at when nobody is measured any more."""
-    one, cursor, answers = await fanout.writer(target), number * PAGE, []
-    while not stopping.is_set():
+async def _read(one: fanout.Writer, cursor: int, answers: list[bytes], resting: asyncio.Event) -> None:
+    """Page through the old topic again and again; the answers are looked at when nobody is measured any more."""
+    while not resting.is_set():
         answers.append(await one.write(served.post(f"{OLD}/diff", b'{"from_seq":%d}' % cursor)))
         found = _NEXT.search(answers[-1], len(answers[-1]) - TAIL_BYTES)
         assert found, answers[-1][-TAIL_BYTES:]
         cursor = int(found[1]) if int(found[1]) < RECORDS - 2 * PAGE else 0
-    return answers
 
 
 def _checked(answers: list[bytes]) -> int:

@@ -39,6 +39,7 @@ from topics.cli.load import http_answer as http_answer
 from topics.cli.load import post as post
 from topics.cli.peers import redis as redis
 from topics.server import app, records, wire
+from topics.server import main as process
 from topics.server.exchange import Exchange
 from topics.server.keys import KeyRing
 from topics.server.main import SWITCH_S, spare_the_collector
@@ -203,6 +204,8 @@ async def _serve(kind: str, dir: str, given: Mapping[str, str]) -> None:
     _, port = await server.listen()
     # As the product's own process does.
     sys.setswitchinterval(SWITCH_S)
+    if hasattr(process, "keep_memory"):  # an older commit that is compared with has none
+        process.keep_memory()
     beat = Beat() if kind in BEATING else None
     if kind == "recovery":
         print(port, flush=True)

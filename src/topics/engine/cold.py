@@ -212,6 +212,14 @@ class Cold:
         else:
             self._enqueue(waiter, wanted)
 
+    def again(self, read: ColdRead, then: Callable[[], None]) -> None:
+        """Have a read go on that has its blocks; `then` is called once, later, as with `fetch`."""
+        if self._ended:
+            read.failed = EngineClosed("the engine is closing")
+            self._owner.soon(then)
+        else:
+            self._in_line(_Waiter(read, set(), then))
+
     def drop(self, drop: Drop) -> None:
         """Have objects deleted; nobody waits for it [S-318]."""
         self.drops[drop.key] = drop
@@ -286,8 +294,11 @@ class Cold:
         else:
             waiter.read.blocks[key] = fetch.data
         if not waiter.left:
-            self._ready.append(waiter)
-            self._turns.put(self._go_on)
+            self._in_line(waiter)
+
+    def _in_line(self, waiter: _Waiter) -> None:
+        self._ready.append(waiter)
+        self._turns.put(self._go_on)
 
     def _go_on(self) -> None:
         if self._ready:

@@ -27,7 +27,7 @@ from topics.engine.topic import Topic
 from topics.errors import CallerError, TopicNotFound
 from topics.model import Gap, GapReason, Limits, ReadResult, Record, TopicState, check_u32, check_u64, utf8_bytes
 from topics.storage.descriptor import Segment
-from topics.storage.segread import Absent, Stretch
+from topics.storage.segread import SLICE_BYTES, Absent, Stretch
 from topics.storage.tail import DeadRun
 from topics.storage.tiers.blocks import BLOCKS_PER_CALL, ColdRead, NeedsBlocks, Place, Wanted, blocks_of, blocks_of_all
 
@@ -126,7 +126,7 @@ def read(
 class _Reading:
     """One read on its way; no closures that refer to each other, so that nothing is left to the collector [P-10]."""
 
-    __slots__ = ("_cold", "_core", "_done", "_query", "_topic", "_waiting", "_wanted")
+    __slots__ = ("_cold", "_core", "_done", "_is_large", "_paced", "_query", "_topic", "_waiting", "_walk", "_wanted")
 
     def __init__(
         self, core: Core, topic: Topic, query: Query, done: Outcome, wanted: Projection | None, waiting: Waiting | None
@@ -138,6 +138,11 @@ class _Reading:
         self._wanted = wanted
         self._waiting = waiting
         self._cold = core.cold.read()
+        self._paced = False
+        """Whether it had to wait for the cold tier: it goes on in slices then, between which others have their turn."""
+        self._is_large = False
+        """Whether it is more than one slice."""
+        self._walk: _Walk | None = None
 
     def begin(self) -> None:
         """What routers still have for the topic comes first."""
@@ -148,25 +153,52 @@ class _Reading:
         retention.expire(self._core, self._topic, self._go_on, self._done)
 
     def _go_on(self) -> None:
-        core, topic, query, done = self._core, self._topic, self._query, self._done
-        if core.topics.get(topic.id) is not topic:
-            done(TopicNotFound(query.name))
+        if self._is_over():
             return
-        if self._waiting is not None and self._waiting.ended:
-            return
-        topic.read_at(core.clock.now_ms())
+        self._topic.read_at(self._core.clock.now_ms())
+        self._walk = _begin(self._topic, self._query, self._cold, self._wanted)
+        self._walk_on()
+
+    def _is_over(self) -> bool:
+        """Whether there is nobody to answer, or nothing to read; told where it has to be."""
+        if self._core.topics.get(self._topic.id) is not self._topic:
+            self._done(TopicNotFound(self._query.name))
+            return True
+        return self._waiting is not None and self._waiting.ended
+
+    def _walk_on(self) -> None:
+        core, walk, cold = self._core, self._walk, self._cold
+        assert walk is not None
+        paced = self._paced and cold.failed is None
         try:
-            result = walk(topic, query, self._cold, self._wanted)
+            ended = walk.go_on(paced)
         except NeedsBlocks as needed:
-            core.cold.fetch(self._cold, needed.wanted, self._fetched)
+            core.cold.fetch(cold, needed.wanted, self._fetched)
             return
-        core.losses.note_unreadable(topic)
-        if query.wait_ms and result.caught_up and not result.records and result.tombstone is None:
-            _wait(core, topic, query, result, done, self._wanted, self._waiting)
+        if not ended:
+            self._is_large = True
+            core.cold.again(cold, self._next_slice)
+            return
+        core.losses.note_unreadable(self._topic)
+        result = walk.result()
+        if paced and self._is_large:
+            core.cold.again(cold, partial(self._answer, result))
         else:
-            done(result)
+            self._answer(result)
+
+    def _next_slice(self) -> None:
+        if not self._is_over():
+            guarded(self._walk_on, self._done)
+
+    def _answer(self, result: ReadResult) -> None:
+        query, waiting = self._query, self._waiting
+        if query.wait_ms and result.caught_up and not result.records and result.tombstone is None:
+            _wait(self._core, self._topic, query, result, self._done, self._wanted, waiting)
+        elif waiting is None or not waiting.ended:
+            self._done(result)
 
     def _fetched(self) -> None:
+        self._paced = True
         guarded(self._retain, self._done)
 
 
@@ -236,6 +268,14 @@ def walk(
     `through` is where the topic ends for this reader, its head by default. `NeedsBlocks`: to be repeated with the same
     `cold` once they are there.
     """
+    walk = _begin(topic, query, cold, wanted, through)
+    walk.go_on()
+    return walk.result()
+
+
+def _begin(
+    topic: Topic, query: Query, cold: ColdRead, wanted: Projection | None = None, through: int | None = None
+) -> _Walk:
     cold.begin()
     head, floor = topic.head if through is None else through, topic.evict_floor
     from_seq = query.from_seq
@@ -248,15 +288,7 @@ def walk(
     elif from_seq + 1 < floor:
         tombstone = Gap.lost(from_seq + 1, floor - 1, _evicted_by(topic, from_seq + 1), head)
         from_seq = floor - 1
-    reader = _Walk(topic, query, from_seq, tombstone, wanted, head, cold)
-    try:
-        reader.run()
-    except NeedsBlocks as needed:
-        if not reader.is_enough():
-            raise NeedsBlocks(reader.ahead(needed.wanted)) from needed
-    scanned = reader.cursor - from_seq
-    found = (reader.records, reader.cursor, head, topic.earliest_seq, reader.tombstone, scanned, cold.records)
-    return ReadResult(*found) if wanted is None else Page(*found, reader.count)
+    return _Walk(topic, query, from_seq, tombstone, wanted, head, cold)
 
 
 def _evicted_by(topic: Topic, gap_from: int) -> GapReason:
@@ -294,12 +326,43 @@ class _Walk:
         self._start = cursor
         self._told_through = 0
 
-    def run(self) -> None:
-        """Walk until the head, the limit, the budget, or a run of holes that has to wait for the next read."""
-        topic = self._topic
+    def go_on(self, paced: bool = False) -> bool:
+        """Walk to the end, or if `paced` over one slice of the cold tier; whether it has come to its end.
+
+        `NeedsBlocks`: to be repeated from its beginning, with the same `cold` once they are there.
+        """
+        if self.count and self._topic.evict_floor > self.cursor + 1:
+            # What comes next was dropped since the last slice: the next read tells of it.
+            return True
+        try:
+            return self._run(paced)
+        except NeedsBlocks as needed:
+            if not self.is_enough():
+                raise NeedsBlocks(self.ahead(needed.wanted)) from needed
+            return True
+
+    def result(self) -> ReadResult:
+        """What was found."""
+        scanned = self.cursor - self._start
+        found = (self.records, self.cursor, self._head, self._topic.earliest_seq, self.tombstone, scanned)
+        if self._wanted is None:
+            return ReadResult(*found, self._cold.records)
+        return Page(*found, self._cold.records, self.count)
+
+    def _run(self, paced: bool) -> bool:
+        """Until the head, the limit, the budget, or a run of holes that has to wait for the next read."""
+        enough = self._bytes + SLICE_BYTES // 2
         while self._take_page():
             if self.count >= self._limit or self.cursor - self._start >= EXAMINED_MAX:
-                return
+                return True
+            if paced and self._bytes >= enough:
+                return False
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        """The same, entry by entry."""
+        topic = self._topic
         for piece in topic.index.walk(self.cursor + 1, self._head, self._limit + AHEAD):
             if isinstance(piece, DeadRun):
                 if not self._pass(piece):

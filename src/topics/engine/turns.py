@@ -2,8 +2,8 @@
 
     put ──▶ line ──a pass of the owner with nothing else to do──▶ one call ──▶ everybody else ──▶ the next one …
 
-While writes are under way the line stands still; whoever finishes them stirs it. It never stands for long: one call is
-made every `PATIENCE_NS` whatever is due, so that readers get on beside a writer that never rests. Nothing is polled.
+While writes are under way the line stands still; whoever finishes them stirs it. It never stands for long: some calls
+are made every `PATIENCE_NS` whatever is due, so readers get on beside a writer that never rests. Nothing is polled.
 Owner only. Embedded, where whoever calls the engine is the owner, nothing is ever due.
 """
 
@@ -18,6 +18,8 @@ from topics.engine.alarms import Alarms
 from topics.storage.owner import Owner
 
 PATIENCE_NS: Final = 5_000_000
+AT_ONCE: Final = 3
+"""So many calls are made when patience has run out."""
 
 
 def _never() -> bool:
@@ -64,7 +66,9 @@ class Turns:
         self._looking = False
         if not self._line:
             return
+        calls = AT_ONCE
         if self._clock.monotonic_ns() < self._due_ns:
+            calls = 1
             if self._is_busy():
                 self._arm()
                 return
@@ -72,7 +76,9 @@ class Turns:
                 self._look_soon()
                 return
         try:
-            self._line.popleft()()
+            while self._line and calls:
+                calls -= 1
+                self._line.popleft()()
         finally:
             self._due_ns = self._clock.monotonic_ns() + PATIENCE_NS
             self.stir()

@@ -16,6 +16,7 @@ One coroutine takes signals and the end of recovery in turn. Main thread, but fo
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import dataclasses
 import gc
 import logging
@@ -53,6 +54,9 @@ FDS_MAX: Final = 1 << 20
 SWITCH_S: Final = 0.00005
 """How long the loop waits for the interpreter while a large body is decoded aside; 5 ms by default [P-10]."""
 GC_THRESHOLD: Final = (50_000, 20, 50)
+KEPT_BYTES: Final = {-3: 2 << 20, -1: 4 << 20}
+"""Options of glibc's `mallopt`: blocks of less than `M_MMAP_THRESHOLD` are no mappings of their own, and at most
+`M_TRIM_THRESHOLD` of what is free at the end of an arena is kept."""
 TERMINAL_EVERY_NS: Final = 100_000_000
 PLAIN_EVERY_NS: Final = 5_000_000_000
 CLASSES: Final = "disk unless a topic says fsync, memory or ephemeral"
@@ -74,6 +78,7 @@ def serve(
     try:
         plan = prepare(flags, logs, quiet=quiet)
         sys.setswitchinterval(SWITCH_S)
+        keep_memory()
         return uvloop.run(Process(plan, logs, fs).run())
     except SettingsError as error:
         return _refused(Refusal(2, error.code, str(error)), debug=debug)
@@ -417,6 +422,17 @@ def _storage(error: OSError | TopicsError) -> Refusal:
     """[BOOT-3, BOOT-4]"""
     code = error.code if isinstance(error, TopicsError) else "io_error"
     return Refusal(3, code, f"the store cannot be opened: {error}")
+
+
+def keep_memory() -> None:
+    """Keep what large answers need for the next ones: given back each time, it faults in again page by page [P-10].
+
+    Only where the C library has a word for it.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in KEPT_BYTES.items():
+            mallopt(option, value)
 
 
 def spare_the_collector() -> None:

@@ -18,6 +18,7 @@ import errno
 import logging
 import struct
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -55,6 +56,8 @@ Seqs = Sequence[int] | npt.NDArray[np.unsignedinteger] | npt.NDArray[np.signedin
 SPAN_GAP_BYTES = 64 << 10
 """Frames at most so far apart are fetched by one read (06 §10)."""
 SPAN_BYTES_MAX = 1 << 20
+SLICE_BYTES = 64 << 10
+"""Of the cold tier so much becomes JSON at once; it takes about as long as serving a write [S-320]."""
 UNREADABLE_MAX = 10_000
 
 
@@ -83,6 +86,18 @@ class Stretch(NamedTuple):
     def records(self) -> int:
         """How many."""
         return len(self.entries) // codec.ENTRY_BYTES
+
+    def within(self, max_bytes: int) -> Stretch:
+        """The first of them, whose frames lie within so many bytes; one at least."""
+        most = self.start + max_bytes
+        if self.end <= most:
+            return self
+        count = max(bisect_right(range(self.records), most, key=self._end_of), 1)
+        return Stretch(self.entries[: count * codec.ENTRY_BYTES], self.start, self._end_of(count - 1))
+
+    def _end_of(self, number: int) -> int:
+        offset, size = _PLACE.unpack_from(self.entries, number * codec.ENTRY_BYTES)
+        return int(offset + size)
 
 
 class SegmentReader:
@@ -189,6 +204,8 @@ class SegmentReader:
         That is so unless they are intact, within `max_bytes`, not only a few of many, and the kernel is there.
         """
         found = self.stretch(segment, first, most)
+        if found is not None and segment.cold:
+            found = found.within(SLICE_BYTES)
         if found is None or not 0 < found.end - found.start <= max_bytes:
             return None
         if segment.cold:

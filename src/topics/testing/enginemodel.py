@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from topics.model import TopicConfig
@@ -419,6 +420,8 @@ class Topic:
         self.base = State(config)
         self.live = State(config)
         self.events: list[Event] = []
+        self.seen: list[Event] = []
+        """Those that had been acknowledged when the topic was last looked at."""
         self.written: dict[int, list[Rec]] = {}
         """Every record that was ever handed to the engine, by seq."""
         self.soft: set[int] = set()
@@ -514,6 +517,17 @@ class Topic:
         while self.events and self.events[0].acked:
             self.base.apply(self.events.pop(0))
 
+    def _settle_behind(self, lost: int) -> None:
+        """A sync covered that age has taken the seqs up to `lost`.
+
+        When that came to the log between two looks nobody knows; but it came behind all that was there at the last one,
+        and behind the seqs themselves.
+        """
+        acked = list(takewhile(lambda event: event.acked, self.events))
+        before = [at for at, event in enumerate(acked, 1) if event in self.seen or _holds(event, lost)]
+        for _ in range(before[-1] if before else 0):
+            self.base.apply(self.events.pop(0))
+
     def pin(self) -> None:
         """A checkpoint noted the head, also of an `ephemeral` topic [DUR-7]."""
         if not self.logged:
@@ -532,8 +546,9 @@ class Topic:
         live.lose(view.floor - 1 if view.floor - 1 > live.cap_lost else 0)
         if self.logged and live.ttl_lost == view.floor - 1 > self.base.ttl_lost:
             # It was synced before it could be seen [DUR-12], and with it all that lies before it in the log.
-            self.settle()
+            self._settle_behind(view.floor - 1)
             self.base.lose(view.floor - 1)
+        self.seen = [event for event in self.events if event.acked]
         self._see_evicted(view.floor)
         self._take_failed_deletes(live, {rec.seq for rec in view.records})
         must = live.view()._replace(leases=view.leases)
@@ -702,6 +717,11 @@ class Topic:
         topic.live = now.copy()
         topic.written = {seq: [rec] for seq, rec in now.records.items()}
         return topic
+
+
+def _holds(event: Event, seq: int) -> bool:
+    """Whether it has written records up to that seq."""
+    return isinstance(event, Append) and event.recs[0].seq <= seq
 
 
 def _owed(lost: list[Event]) -> int:

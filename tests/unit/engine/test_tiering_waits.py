@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,15 +21,19 @@ from tests.unit.engine.watchkit import Tap
 from topics.clock import SystemClock
 from topics.codec.project import Projection
 from topics.engine import append as appending
+from topics.engine import delete as deleting
+from topics.engine import lifecycle
 from topics.engine import read as reading
 from topics.engine.alarms import Alarms
 from topics.engine.append import Write
 from topics.engine.cold import Cold
+from topics.engine.core import Core
+from topics.engine.delete import Removal
 from topics.engine.engine import Engine
 from topics.engine.read import Query
 from topics.engine.records import prepare
 from topics.engine.turns import PATIENCE_NS, Turns
-from topics.errors import EngineClosed, StoreUnavailable
+from topics.errors import EngineClosed, StoreUnavailable, TopicNotFound
 from topics.fs import File, Mode, OsFile, OsFs
 from topics.model import Gap, Limits, Record, new
 from topics.storage.owner import LoopOwner
@@ -420,6 +425,113 @@ def read_beside_a_held_write(tmp_path: Path, *, released: bool) -> list[str]:
 
     asyncio.run(play())
     return seen
+
+
+Between = Callable[[Core, threading.Event], Awaitable[object]]
+
+
+def sliced(tmp_path: Path, between: Between, **options: object) -> list[Any]:
+    """Outcomes of a read of 40 cold records of 10 KiB, with something done behind its first slices.
+
+    A write whose sync hangs holds up the line of readers, so that they go on when patience has run out.
+    """
+    clock, disk, outcomes = ManualClock(), SyncGate(), list[Any]()
+    cold = FolderRoot(OsFs(), str(tmp_path / "cold"))
+    with Engine.open(str(tmp_path / "store"), config_of(), cold=cold) as engine:
+        engine.put_topic(OLD, {"durability": "disk", **options})
+        engine.put_topic(LIVE, {"durability": "fsync"})
+        engine.append(OLD, [new("x" * 10_240) for _ in range(40)])
+        engine.checkpoint(full=True)
+        move(engine)
+
+    async def play() -> None:
+        owner = LoopOwner(clock)
+        engine = Engine.open(str(tmp_path / "store"), config_of(), fs=disk, clock=clock, owner=owner, cold=cold)
+        core = engine.core
+        engine.lend_to(asyncio.get_running_loop())
+        await answered(lambda done: appending.append(core, write_of("before"), done))
+        disk.gate.clear()
+        appending.append(core, write_of("held"), lambda outcome: None)
+        reading.read(core, Query(OLD, 0, None, 30, 1 << 20, frozenset(), 0), outcomes.append, Projection())
+        await passes_until(lambda: len(core.cold._ready) == 1)
+        rounds = 0
+        while not outcomes:
+            clock.advance(PATIENCE_NS // 1_000_000)
+            engine.tick()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            if not rounds:
+                assert not outcomes, "all of it came at once"
+                await between(core, disk.gate)
+            rounds += 1
+            assert rounds < 20, "it does not go on"
+        disk.gate.set()
+        engine.take_back()
+        await asyncio.get_running_loop().run_in_executor(None, engine.close)
+
+    asyncio.run(play())
+    assert len(outcomes) == 1, "a read is answered once"
+    return outcomes
+
+
+async def nothing(core: Core, gate: threading.Event) -> None:
+    return
+
+
+def test_a_large_page_is_made_in_slices_between_which_others_have_their_turn(tmp_path: Path) -> None:
+    """[S-320, P-10] It is what one walk finds."""
+    [page] = sliced(tmp_path, nothing)
+    assert (page.count, page.next_from_seq, page.head_seq, page.tombstone) == (30, 30, 40, None)
+    found = [record["$seq"] for record in json.loads(b"[%b]" % b",".join(page.records))]
+    assert (found, page.cold_segments_read) == (list(range(1, 31)), 30)
+
+
+def test_what_is_deleted_between_two_slices_does_not_come_behind(tmp_path: Path) -> None:
+    """[DEL-7] The slices that come later show what is there then; nothing is lost, so nothing is told."""
+
+    async def delete(core: Core, gate: threading.Event) -> None:
+        removal = Removal.parse(None, None, [20, 21, 22], Limits())
+        await answered(lambda done: deleting.delete(core, OLD, removal, False, done))
+
+    [page] = sliced(tmp_path, delete)
+    found = [record["$seq"] for record in json.loads(b"[%b]" % b",".join(page.records))]
+    assert found == [seq for seq in range(1, 34) if seq not in (20, 21, 22)]
+    assert (page.tombstone, page.next_from_seq) == (None, 33)
+
+
+def test_what_is_dropped_between_two_slices_ends_the_page_and_is_told_by_the_next_one(tmp_path: Path) -> None:
+    """[RD-8] Loss nobody asked for is told: no page goes silently over what a cap has taken meanwhile."""
+
+    async def overflow(core: Core, gate: threading.Event) -> None:
+        write = Write(OLD, prepare([new(n) for n in range(30)], Limits()), None, None, None, None)
+        gate.set()
+        await answered(lambda done: appending.append(core, write, done))
+
+    [page] = sliced(tmp_path, overflow, cap_records=40)
+    found = [record["$seq"] for record in json.loads(b"[%b]" % b",".join(page.records))]
+    assert found == list(range(1, page.next_from_seq + 1))
+    assert (page.next_from_seq < 30, page.tombstone) == (True, None)
+    with Engine.open(str(tmp_path / "store"), config_of(), cold=FolderRoot(OsFs(), str(tmp_path / "cold"))) as engine:
+        gap = engine.read(OLD, page.next_from_seq).tombstone
+    assert gap is not None
+    assert (gap.gap_from, gap.gap_to, gap.reason) == (page.next_from_seq + 1, 30, "cap")
+
+
+def test_a_topic_that_is_deleted_between_two_slices_is_not_found(tmp_path: Path) -> None:
+    async def delete(core: Core, gate: threading.Event) -> None:
+        gate.set()
+        await answered(lambda done: lifecycle.delete(core, OLD, done))
+
+    [outcome] = sliced(tmp_path, delete)
+    assert isinstance(outcome, TopicNotFound)
+
+
+def test_a_store_that_closes_between_two_slices_answers_what_is_there(tmp_path: Path) -> None:
+    async def end(core: Core, gate: threading.Event) -> None:
+        core.cold.end()
+
+    [page] = sliced(tmp_path, end)
+    assert page.count == 30
 
 
 async def answered(start: Callable[[Callable[[object], None]], None]) -> None:

@@ -798,3 +798,34 @@ class TestNames:
         of = topic("ephemeral")
         write(of, 1, key="k")
         assert of.judge(shown(of, records=()), rules("kill")).live.remembered("k", T0) is None
+
+
+def aged(at: int) -> tuple[Topic, View]:
+    """Two records that age has taken when nobody looked, a third one of that time, and what is shown then."""
+    one = topic("disk", ttl_ms=5000)
+    write(one, 2)
+    write(one, 1, ts=T0 + at)
+    return one, shown(one, floor=3, records=shown(one).records[2:])
+
+
+def test_a_delete_behind_a_mark_of_age_may_go_with_the_machine() -> None:
+    """[DUR-12] The mark was synced before it was seen, but not what came behind it in the log."""
+    one, view = aged(5000)
+    remove(one, 3)
+    one.show(view._replace(records=()), T0 + 5001, T0 + 5001)
+    one.judge(view, rules("crash", now=T0 + 5001))
+
+
+def test_what_was_seen_before_a_mark_of_age_is_durable_with_it() -> None:
+    one, view = aged(4000)
+    one.show(shown(one), T0 + 4000, T0 + 4000)
+    one.show(view, T0 + 5001, T0 + 5001)
+    with pytest.raises(Violation, match="durable and is gone"):
+        one.judge(view._replace(records=()), rules("crash", now=T0 + 5001))
+
+
+def test_what_age_has_taken_was_durable_whenever_it_was_seen() -> None:
+    one, view = aged(0)
+    one.show(view._replace(floor=4, records=()), T0 + 5001, T0 + 5001)
+    with pytest.raises(Violation, match="head is 2"):
+        one.judge(view._replace(head=2, floor=3, records=()), rules("crash", now=T0 + 5001))

@@ -126,7 +126,12 @@ class ColdRead:
         missing = [_wanted(place, data_len, n) for n, one in zip(numbers, found, strict=True) if one is None]
         if missing:
             return missing
-        return b"".join(one for one in found if one is not None), numbers[0] * BLOCK_BYTES
+        base, blocks = numbers[0] * BLOCK_BYTES, [one for one in found if one is not None]
+        if len(blocks) == 1:
+            return blocks[0], base
+        blocks[0] = blocks[0][start - base :]
+        blocks[-1] = blocks[-1][: end - numbers[-1] * BLOCK_BYTES]
+        return b"".join(blocks), start
 
     def missing(self, place: Place, data_len: int, numbers: Iterable[int]) -> list[Wanted]:
         """Those of a segment's blocks that are not in memory."""

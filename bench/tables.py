@@ -37,6 +37,7 @@ class Row(NamedTuple):
 
 
 ONE, HUNDRED = "one-record writes, 64 connections", "100-record writes, 16 connections"
+THREADS = "always, 8 threads"
 ROWS = (
     Row(ONE, "Redis Streams, `everysec`: rate", "http_write", "one record", "rate beside Redis"),
     Row(ONE, "NATS JetStream: rate", "http_write", "one record", "rate beside NATS"),
@@ -52,6 +53,8 @@ ROWS = (
     Row("jobs: put, claim, ack", "Redis lists, one by one: rate", "queue", "produce", "rate beside Redis"),
     Row("ten routers", "no routers: p50 of the answer", "routers", "fan-out of 10, 200", "p50 of the answer"),
     Row("writes beside cold reads", "the same alone: p99", "cold", "cold reads", "p99 of writes"),
+    Row("durable `topics.wal`, 8 threads", "a raw loop, all cores: rate", "wal_policies", "durable appends", THREADS),
+    Row("durable `topics.wal`, 8 threads", "a raw loop, one core: rate", "wal_policies", "durable appends on", THREADS),
     Row("memory of 1 M records", "Redis", "retained", "", "memory beside Redis"),
     Row("memory of 1 M records", "NATS", "retained", "", "memory beside NATS"),
     Row("10 M sealed records", "bytes of memory each", "engine_memory", "memory", "bytes per record"),

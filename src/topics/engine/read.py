@@ -126,7 +126,10 @@ def read(
 class _Reading:
     """One read on its way; no closures that refer to each other, so that nothing is left to the collector [P-10]."""
 
-    __slots__ = ("_cold", "_core", "_done", "_is_large", "_paced", "_query", "_topic", "_waiting", "_walk", "_wanted")
+    __slots__ = (
+        "_cold", "_core", "_done", "_gone", "_hurries", "_is_large", "_paced", "_query", "_topic", "_waiting", "_walk",
+        "_wanted",
+    )  # fmt: skip
 
     def __init__(
         self, core: Core, topic: Topic, query: Query, done: Outcome, wanted: Projection | None, waiting: Waiting | None
@@ -138,10 +141,13 @@ class _Reading:
         self._wanted = wanted
         self._waiting = waiting
         self._cold = core.cold.read()
-        self._paced = False
-        """Whether it had to wait for the cold tier: it goes on in slices then, between which others have their turn."""
+        self._paced = self._hurries = False
+        """Whether it had to wait for the cold tier: it goes on in slices then, between which others have their turn;
+        and whether that was in vain once."""
         self._is_large = False
         """Whether it is more than one slice."""
+        self._gone = 0
+        """How many seqs of the topic were not there when it began."""
         self._walk: _Walk | None = None
 
     def begin(self) -> None:
@@ -155,8 +161,11 @@ class _Reading:
     def _go_on(self) -> None:
         if self._is_over():
             return
-        self._topic.read_at(self._core.clock.now_ms())
-        self._walk = _begin(self._topic, self._query, self._cold, self._wanted)
+        topic = self._topic
+        topic.read_at(self._core.clock.now_ms())
+        self._gone = topic.head - topic.count
+        self._is_large = False
+        self._walk = _begin(topic, self._query, self._cold, self._wanted)
         self._walk_on()
 
     def _is_over(self) -> bool:
@@ -177,28 +186,36 @@ class _Reading:
             return
         if not ended:
             self._is_large = True
-            core.cold.again(cold, self._next_slice)
+            core.cold.again(cold, partial(self._in_turn, self._walk_on))
             return
         core.losses.note_unreadable(self._topic)
-        result = walk.result()
-        if paced and self._is_large:
-            core.cold.again(cold, partial(self._answer, result))
+        answer = partial(self._answer, walk.result())
+        if self._is_large:
+            core.cold.again(cold, partial(self._in_turn, answer))
         else:
-            self._answer(result)
+            answer()
 
-    def _next_slice(self) -> None:
-        if not self._is_over():
-            guarded(self._walk_on, self._done)
+    def _in_turn(self, then: Callable[[], None]) -> None:
+        """Go on behind others; in one go and from the beginning if something was removed that was found before [DEL-7].
+
+        What is missing of a topic's seqs never becomes less, and writes leave it as it is.
+        """
+        if self._is_over():
+            return
+        if self._topic.head - self._topic.count != self._gone:
+            self._hurries, self._paced = True, False
+            then = self._retain
+        guarded(then, self._done)
 
     def _answer(self, result: ReadResult) -> None:
-        query, waiting = self._query, self._waiting
+        query = self._query
         if query.wait_ms and result.caught_up and not result.records and result.tombstone is None:
-            _wait(self._core, self._topic, query, result, self._done, self._wanted, waiting)
-        elif waiting is None or not waiting.ended:
+            _wait(self._core, self._topic, query, result, self._done, self._wanted, self._waiting)
+        else:
             self._done(result)
 
     def _fetched(self) -> None:
-        self._paced = True
+        self._paced = not self._hurries
         guarded(self._retain, self._done)
 
 
@@ -331,9 +348,6 @@ class _Walk:
 
         `NeedsBlocks`: to be repeated from its beginning, with the same `cold` once they are there.
         """
-        if self.count and self._topic.evict_floor > self.cursor + 1:
-            # What comes next was dropped since the last slice: the next read tells of it.
-            return True
         try:
             return self._run(paced)
         except NeedsBlocks as needed:

@@ -19,7 +19,8 @@ from topics.storage.owner import Owner
 
 PATIENCE_NS: Final = 5_000_000
 AT_ONCE: Final = 3
-"""So many calls are made when patience has run out."""
+AT_ONCE_NS: Final = 1_000_000
+"""So many calls are made when patience has run out; the next one only if they have not taken so long."""
 
 
 def _never() -> bool:
@@ -66,8 +67,8 @@ class Turns:
         self._looking = False
         if not self._line:
             return
-        calls = AT_ONCE
-        if self._clock.monotonic_ns() < self._due_ns:
+        calls, began_ns = AT_ONCE, self._clock.monotonic_ns()
+        if began_ns < self._due_ns:
             calls = 1
             if self._is_busy():
                 self._arm()
@@ -77,8 +78,8 @@ class Turns:
                 return
         try:
             while self._line and calls:
-                calls -= 1
                 self._line.popleft()()
+                calls = calls - 1 if self._clock.monotonic_ns() - began_ns < AT_ONCE_NS else 0
         finally:
             self._due_ns = self._clock.monotonic_ns() + PATIENCE_NS
             self.stir()

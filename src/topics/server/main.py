@@ -54,9 +54,9 @@ FDS_MAX: Final = 1 << 20
 SWITCH_S: Final = 0.00005
 """How long the loop waits for the interpreter while a large body is decoded aside; 5 ms by default [P-10]."""
 GC_THRESHOLD: Final = (50_000, 20, 50)
-KEPT_BYTES: Final = {-3: 2 << 20, -1: 4 << 20}
+KEPT_BYTES: Final = {-3: 16 << 20, -1: 32 << 20}
 """Options of glibc's `mallopt`: blocks of less than `M_MMAP_THRESHOLD` are no mappings of their own, and at most
-`M_TRIM_THRESHOLD` of what is free at the end of an arena is kept."""
+`M_TRIM_THRESHOLD` of what is free at the end of an arena is kept. The largest answer is half of the first."""
 TERMINAL_EVERY_NS: Final = 100_000_000
 PLAIN_EVERY_NS: Final = 5_000_000_000
 CLASSES: Final = "disk unless a topic says fsync, memory or ephemeral"

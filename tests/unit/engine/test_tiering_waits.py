@@ -430,8 +430,8 @@ def read_beside_a_held_write(tmp_path: Path, *, released: bool) -> list[str]:
 Between = Callable[[Core, threading.Event], Awaitable[object]]
 
 
-def sliced(tmp_path: Path, between: Between, **options: object) -> list[Any]:
-    """Outcomes of a read of 40 cold records of 10 KiB, with something done behind its first slices.
+def sliced(tmp_path: Path, *between: Between, limit: int = 30, wait_ms: int = 0, **options: object) -> list[Any]:
+    """Outcomes of a read of 40 cold records of 10 KiB, with something done behind its first slices, and then more.
 
     A write whose sync hangs holds up the line of readers, so that they go on when patience has run out.
     """
@@ -452,7 +452,7 @@ def sliced(tmp_path: Path, between: Between, **options: object) -> list[Any]:
         await answered(lambda done: appending.append(core, write_of("before"), done))
         disk.gate.clear()
         appending.append(core, write_of("held"), lambda outcome: None)
-        reading.read(core, Query(OLD, 0, None, 30, 1 << 20, frozenset(), 0), outcomes.append, Projection())
+        reading.read(core, Query(OLD, 0, None, limit, 1 << 20, frozenset(), wait_ms), outcomes.append, Projection())
         await passes_until(lambda: len(core.cold._ready) == 1)
         rounds = 0
         while not outcomes:
@@ -460,9 +460,9 @@ def sliced(tmp_path: Path, between: Between, **options: object) -> list[Any]:
             engine.tick()
             for _ in range(20):
                 await asyncio.sleep(0)
-            if not rounds:
+            if rounds < len(between):
                 assert not outcomes, "all of it came at once"
-                await between(core, disk.gate)
+                await between[rounds](core, disk.gate)
             rounds += 1
             assert rounds < 20, "it does not go on"
         disk.gate.set()
@@ -474,6 +474,10 @@ def sliced(tmp_path: Path, between: Between, **options: object) -> list[Any]:
     return outcomes
 
 
+def seqs_of(page: Any) -> list[int]:
+    return [record["$seq"] for record in json.loads(b"[%b]" % b",".join(page.records))]
+
+
 async def nothing(core: Core, gate: threading.Event) -> None:
     return
 
@@ -482,25 +486,47 @@ def test_a_large_page_is_made_in_slices_between_which_others_have_their_turn(tmp
     """[S-320, P-10] It is what one walk finds."""
     [page] = sliced(tmp_path, nothing)
     assert (page.count, page.next_from_seq, page.head_seq, page.tombstone) == (30, 30, 40, None)
-    found = [record["$seq"] for record in json.loads(b"[%b]" % b",".join(page.records))]
-    assert (found, page.cold_segments_read) == (list(range(1, 31)), 30)
+    assert (seqs_of(page), page.cold_segments_read) == (list(range(1, 31)), 30)
 
 
-def test_what_is_deleted_between_two_slices_does_not_come_behind(tmp_path: Path) -> None:
-    """[DEL-7] The slices that come later show what is there then; nothing is lost, so nothing is told."""
+@pytest.mark.parametrize("gone", [(1, 2, 3), (1, 25), (20, 21, 22)])
+def test_what_is_deleted_between_two_slices_does_not_come(gone: tuple[int, ...], tmp_path: Path) -> None:
+    """[DEL-7] Once a delete is acknowledged no read returns the record, not one that had found it before either."""
 
     async def delete(core: Core, gate: threading.Event) -> None:
-        removal = Removal.parse(None, None, [20, 21, 22], Limits())
+        removal = Removal.parse(None, None, gone, Limits())
         await answered(lambda done: deleting.delete(core, OLD, removal, False, done))
 
     [page] = sliced(tmp_path, delete)
-    found = [record["$seq"] for record in json.loads(b"[%b]" % b",".join(page.records))]
-    assert found == [seq for seq in range(1, 34) if seq not in (20, 21, 22)]
-    assert (page.tombstone, page.next_from_seq) == (None, 33)
+    expected = [seq for seq in range(1, 41) if seq not in gone][:30]
+    assert (seqs_of(page), page.tombstone, page.next_from_seq) == (expected, None, expected[-1])
 
 
-def test_what_is_dropped_between_two_slices_ends_the_page_and_is_told_by_the_next_one(tmp_path: Path) -> None:
-    """[RD-8] Loss nobody asked for is told: no page goes silently over what a cap has taken meanwhile."""
+def test_what_is_deleted_when_a_page_waits_to_be_answered_does_not_come(tmp_path: Path) -> None:
+    async def delete(core: Core, gate: threading.Event) -> None:
+        await answered(lambda done: deleting.delete(core, OLD, Removal.parse(41, None, None, Limits()), False, done))
+
+    [page] = sliced(tmp_path, delete, limit=15)
+    assert (page.records, page.next_from_seq, page.tombstone) == ([], 40, None)
+
+
+def test_a_long_poll_of_which_everything_is_deleted_between_slices_waits_for_the_next_record(tmp_path: Path) -> None:
+    """[DIF-5] It is made again, finds nothing, and waits from that instant on."""
+
+    async def delete(core: Core, gate: threading.Event) -> None:
+        await answered(lambda done: deleting.delete(core, OLD, Removal.parse(41, None, None, Limits()), False, done))
+
+    async def publish(core: Core, gate: threading.Event) -> None:
+        gate.set()
+        write = Write(OLD, prepare([new("next")], Limits()), None, None, None, None)
+        await answered(lambda done: appending.append(core, write, done))
+
+    [page] = sliced(tmp_path, delete, publish, wait_ms=10_000)
+    assert seqs_of(page) == [41]
+
+
+def test_what_is_dropped_between_two_slices_is_told(tmp_path: Path) -> None:
+    """[RD-1, RD-8] Loss nobody asked for is told; and head, floor and records are those of one instant."""
 
     async def overflow(core: Core, gate: threading.Event) -> None:
         write = Write(OLD, prepare([new(n) for n in range(30)], Limits()), None, None, None, None)
@@ -508,13 +534,8 @@ def test_what_is_dropped_between_two_slices_ends_the_page_and_is_told_by_the_nex
         await answered(lambda done: appending.append(core, write, done))
 
     [page] = sliced(tmp_path, overflow, cap_records=40)
-    found = [record["$seq"] for record in json.loads(b"[%b]" % b",".join(page.records))]
-    assert found == list(range(1, page.next_from_seq + 1))
-    assert (page.next_from_seq < 30, page.tombstone) == (True, None)
-    with Engine.open(str(tmp_path / "store"), config_of(), cold=FolderRoot(OsFs(), str(tmp_path / "cold"))) as engine:
-        gap = engine.read(OLD, page.next_from_seq).tombstone
-    assert gap is not None
-    assert (gap.gap_from, gap.gap_to, gap.reason) == (page.next_from_seq + 1, 30, "cap")
+    assert (page.tombstone.gap_from, page.tombstone.gap_to, page.tombstone.reason) == (1, 30, "cap")
+    assert (seqs_of(page), page.earliest_seq, page.head_seq) == (list(range(31, 61)), 31, 70)
 
 
 def test_a_topic_that_is_deleted_between_two_slices_is_not_found(tmp_path: Path) -> None:

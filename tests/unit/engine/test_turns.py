@@ -94,6 +94,22 @@ def test_a_few_go_on_every_few_milliseconds_beside_writes_that_never_end() -> No
     assert line.alarms.next_ns() is None
 
 
+def test_what_takes_long_is_not_followed_by_more_when_patience_has_run_out() -> None:
+    """A page that cannot be made in slices keeps the loop for once, not three times over."""
+    line = Line()
+    line.give_way()
+    line.busy = True
+
+    def take_long() -> None:
+        line.clock.advance(1)
+        line.seen.append("long")
+
+    for _ in range(2):
+        line.turns.put(take_long)
+    assert line.wait(PATIENCE_MS) == ["long"]
+    assert line.wait(PATIENCE_MS) == ["long"]
+
+
 def test_who_comes_to_an_empty_line_waits_no_longer_than_others() -> None:
     line = Line()
     line.give_way()

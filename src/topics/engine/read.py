@@ -190,7 +190,7 @@ class _Reading:
             return
         core.losses.note_unreadable(self._topic)
         answer = partial(self._answer, walk.result())
-        if self._is_large:
+        if paced and self._is_large:
             core.cold.again(cold, partial(self._in_turn, answer))
         else:
             answer()

@@ -455,16 +455,17 @@ def sliced(tmp_path: Path, *between: Between, limit: int = 30, wait_ms: int = 0,
         reading.read(core, Query(OLD, 0, None, limit, 1 << 20, frozenset(), wait_ms), outcomes.append, Projection())
         await passes_until(lambda: len(core.cold._ready) == 1)
         rounds = 0
-        while not outcomes:
-            clock.advance(PATIENCE_NS // 1_000_000)
-            engine.tick()
-            for _ in range(20):
-                await asyncio.sleep(0)
-            if rounds < len(between):
-                assert not outcomes, "all of it came at once"
-                await between[rounds](core, disk.gate)
-            rounds += 1
-            assert rounds < 20, "it does not go on"
+        async with asyncio.timeout(kit.WAIT_S):
+            while not outcomes:
+                clock.advance(PATIENCE_NS // 1_000_000)
+                engine.tick()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                await passes_until(lambda: not core.cold.waiting)
+                if rounds < len(between):
+                    assert not outcomes, "all of it came at once"
+                    await between[rounds](core, disk.gate)
+                rounds += 1
         disk.gate.set()
         engine.take_back()
         await asyncio.get_running_loop().run_in_executor(None, engine.close)

@@ -163,7 +163,7 @@ class _Readers:
         assert self._child.stdout.readline() == f"{word}\n", "the readers failed; they say why above"
 
     def end(self) -> int:
-        """How many segments their pages were fetched from."""
+        """How many records their pages had fetched from the tier."""
         told, _ = self._child.communicate()
         assert self._child.returncode == 0
         return int(told)
@@ -206,7 +206,7 @@ async def _read(one: fanout.Writer, cursor: int, answers: list[bytes], resting: 
 
 
 def _checked(answers: list[bytes]) -> int:
-    """How many segments these pages were fetched from; each is whole and in order."""
+    """How many records of these pages were fetched from the tier; each page is whole and in order."""
     cold = 0
     for page in map(_json, answers):
         seqs = [record["$seq"] for record in page["records"]]

@@ -59,10 +59,10 @@ Call = Callable[[int], object]
 
 def groups(quick: bool) -> list[Group]:
     """The comparisons of this file."""
+    places = [CORES, CORES[-1:]] if len(CORES) > 1 else [CORES]
     return [
         buffered_appends(5_000 if quick else 20_000),
-        durable_appends(400 if quick else 2_000),
-        durable_appends(400 if quick else 2_000, CORES[-1:]),
+        *(durable_appends(400 if quick else 2_000, cores) for cores in places),
         reads(10_000 if quick else 20_000),
         descriptors(4 if quick else 20),
         segment_creation(5 if quick else 30),

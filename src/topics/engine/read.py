@@ -189,16 +189,16 @@ class _Reading:
             core.cold.again(cold, partial(self._in_turn, self._walk_on))
             return
         core.losses.note_unreadable(self._topic)
-        answer = partial(self._answer, walk.result())
+        result = walk.result()
         if paced and self._is_large:
-            core.cold.again(cold, partial(self._in_turn, answer))
+            core.cold.again(cold, partial(self._in_turn, partial(self._answer, result)))
         else:
-            answer()
+            self._answer(result)
 
     def _in_turn(self, then: Callable[[], None]) -> None:
         """Go on behind others; in one go and from the beginning if something was removed that was found before [DEL-7].
 
-        What is missing of a topic's seqs never becomes less, and writes leave it as it is.
+        How many of a topic's seqs are not there changes with every removal; writes leave it as it is.
         """
         if self._is_over():
             return

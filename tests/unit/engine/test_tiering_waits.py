@@ -382,46 +382,75 @@ class GatedFile(OsFile):
         super().fdatasync()
 
 
-def read_beside_a_held_write(tmp_path: Path, *, released: bool) -> list[str]:
-    """Who was answered first: a write whose sync hangs, or a read whose blocks came meanwhile.
+class Held:
+    """On a server: 40 records of `old`, all cold, and a write to `live` whose sync hangs until the gate is open.
 
-    The clock stands still until the write is `released`, or for the patience of whoever waits if it is not.
+    It holds up the line of readers, who go on when their patience has run out: the clock stands still unless it is told.
     """
-    clock, seen, disk = ManualClock(), list[str](), SyncGate()
-    cold = FolderRoot(OsFs(), str(tmp_path / "cold"))
-    with Engine.open(str(tmp_path / "store"), config_of(), cold=cold) as engine:
-        for name in (OLD, LIVE):
-            engine.put_topic(name, {"durability": "fsync"})
-        engine.append(OLD, [new(n) for n in range(1, 41)])
-        engine.checkpoint(full=True)
-        move(engine)
 
-    async def play() -> None:
-        owner = LoopOwner(clock)
-        engine = Engine.open(str(tmp_path / "store"), config_of(), fs=disk, clock=clock, owner=owner, cold=cold)
-        core = engine.core
-        engine.lend_to(asyncio.get_running_loop())
-        ready = [asyncio.Event(), asyncio.Event()]
-        await answered(lambda done: appending.append(core, write_of("before"), done))
-        disk.gate.clear()
-        appending.append(core, write_of("held"), lambda outcome: (seen.append("write"), ready[0].set()))
-        query = Query(OLD, 0, None, 10, 1 << 20, frozenset(), 0)
-        reading.read(core, query, lambda outcome: (seen.append("page"), ready[1].set()), Projection())
-        await passes_until(lambda: len(core.cold._ready) == 1)
+    def __init__(self, tmp_path: Path, record: object, **options: object) -> None:
+        self.clock = ManualClock()
+        self._disk = SyncGate()
+        self.gate = self._disk.gate
+        self._store = str(tmp_path / "store")
+        self._cold = FolderRoot(OsFs(), str(tmp_path / "cold"))
+        with Engine.open(self._store, config_of(), cold=self._cold) as engine:
+            engine.put_topic(OLD, {"durability": "fsync", **options})
+            engine.put_topic(LIVE, {"durability": "fsync"})
+            engine.append(OLD, [new(record) for _ in range(40)])
+            engine.checkpoint(full=True)
+            move(engine)
+
+    async def begin(self, written: Callable[[object], object], read: Callable[[Any], object], **query: int) -> None:
+        """Begin the write and the read, up to where the blocks are there."""
+        options = {"fs": self._disk, "clock": self.clock, "owner": LoopOwner(self.clock), "cold": self._cold}
+        self._engine = Engine.open(self._store, config_of(), **options)  # type: ignore[arg-type]
+        self.core = self._engine.core
+        self._engine.lend_to(asyncio.get_running_loop())
+        await answered(lambda done: appending.append(self.core, write_of("before"), done))
+        self.gate.clear()
+        appending.append(self.core, write_of("held"), written)
+        asked = Query(OLD, 0, None, query["limit"], 1 << 20, frozenset(), query.get("wait_ms", 0))
+        reading.read(self.core, asked, read, Projection())
+        await passes_until(lambda: len(self.core.cold._ready) == 1)
+        await self.passes()
+
+    async def lose_patience(self) -> None:
+        self.clock.advance(PATIENCE_NS // 1_000_000)
+        self._engine.tick()
+        await self.passes()
+        await passes_until(lambda: not self.core.cold.waiting)
+
+    async def passes(self) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        self.gate.set()
+        self._engine.take_back()
+        await asyncio.get_running_loop().run_in_executor(None, self._engine.close)
+
+
+def read_beside_a_held_write(tmp_path: Path, *, released: bool) -> list[str]:
+    """Who was answered first: a write whose sync hangs until it is `released`, or a read whose blocks came meanwhile."""
+    held, seen = Held(tmp_path, "x"), list[str]()
+
+    async def play() -> None:
+        ready = {"write": asyncio.Event(), "page": asyncio.Event()}
+
+        def note(name: str, outcome: object) -> None:
+            seen.append(name)
+            ready[name].set()
+
+        await held.begin(partial(note, "write"), partial(note, "page"), limit=10)
         assert seen == []
-        if released:
-            disk.gate.set()
-        else:
-            clock.advance(PATIENCE_NS // 1_000_000)
-            engine.tick()
-            await asyncio.wait_for(ready[1].wait(), kit.WAIT_S)
-            disk.gate.set()
-        for event in ready:
+        if not released:
+            await held.lose_patience()
+            await asyncio.wait_for(ready["page"].wait(), kit.WAIT_S)
+        held.gate.set()
+        for event in ready.values():
             await asyncio.wait_for(event.wait(), kit.WAIT_S)
-        engine.take_back()
-        await asyncio.get_running_loop().run_in_executor(None, engine.close)
+        await held.end()
 
     asyncio.run(play())
     return seen
@@ -431,44 +460,19 @@ Between = Callable[[Core, threading.Event], Awaitable[object]]
 
 
 def sliced(tmp_path: Path, *between: Between, limit: int = 30, wait_ms: int = 0, **options: object) -> list[Any]:
-    """Outcomes of a read of 40 cold records of 10 KiB, with something done behind its first slices, and then more.
-
-    A write whose sync hangs holds up the line of readers, so that they go on when patience has run out.
-    """
-    clock, disk, outcomes = ManualClock(), SyncGate(), list[Any]()
-    cold = FolderRoot(OsFs(), str(tmp_path / "cold"))
-    with Engine.open(str(tmp_path / "store"), config_of(), cold=cold) as engine:
-        engine.put_topic(OLD, {"durability": "disk", **options})
-        engine.put_topic(LIVE, {"durability": "fsync"})
-        engine.append(OLD, [new("x" * 10_240) for _ in range(40)])
-        engine.checkpoint(full=True)
-        move(engine)
+    """Outcomes of a read of records of 10 KiB, with something done behind its first slices, and then more."""
+    held, outcomes = Held(tmp_path, "x" * 10_240, durability="disk", **options), list[Any]()
 
     async def play() -> None:
-        owner = LoopOwner(clock)
-        engine = Engine.open(str(tmp_path / "store"), config_of(), fs=disk, clock=clock, owner=owner, cold=cold)
-        core = engine.core
-        engine.lend_to(asyncio.get_running_loop())
-        await answered(lambda done: appending.append(core, write_of("before"), done))
-        disk.gate.clear()
-        appending.append(core, write_of("held"), lambda outcome: None)
-        reading.read(core, Query(OLD, 0, None, limit, 1 << 20, frozenset(), wait_ms), outcomes.append, Projection())
-        await passes_until(lambda: len(core.cold._ready) == 1)
-        rounds = 0
+        await held.begin(lambda outcome: None, outcomes.append, limit=limit, wait_ms=wait_ms)
+        left = list(between)
         async with asyncio.timeout(kit.WAIT_S):
             while not outcomes:
-                clock.advance(PATIENCE_NS // 1_000_000)
-                engine.tick()
-                for _ in range(20):
-                    await asyncio.sleep(0)
-                await passes_until(lambda: not core.cold.waiting)
-                if rounds < len(between):
+                await held.lose_patience()
+                if left:
                     assert not outcomes, "all of it came at once"
-                    await between[rounds](core, disk.gate)
-                rounds += 1
-        disk.gate.set()
-        engine.take_back()
-        await asyncio.get_running_loop().run_in_executor(None, engine.close)
+                    await left.pop(0)(held.core, held.gate)
+        await held.end()
 
     asyncio.run(play())
     assert len(outcomes) == 1, "a read is answered once"

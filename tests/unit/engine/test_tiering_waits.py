@@ -385,7 +385,7 @@ class GatedFile(OsFile):
 class Held:
     """On a server: 40 records of `old`, all cold, and a write to `live` whose sync hangs until the gate is open.
 
-    It holds up the line of readers, who go on when their patience has run out: the clock stands still unless it is told.
+    It holds up the line of readers, who go on when their patience has run out; the clock stands still.
     """
 
     def __init__(self, tmp_path: Path, record: object, **options: object) -> None:
@@ -432,7 +432,7 @@ class Held:
 
 
 def read_beside_a_held_write(tmp_path: Path, *, released: bool) -> list[str]:
-    """Who was answered first: a write whose sync hangs until it is `released`, or a read whose blocks came meanwhile."""
+    """Who was answered first: a write whose sync hangs until it is `released`, or a read whose blocks have come."""
     held, seen = Held(tmp_path, "x"), list[str]()
 
     async def play() -> None:

@@ -4,7 +4,7 @@
     flush   rotate if needed, one pwrite of the buffer, finish what needs no sync
     sync    if a durable submission waits or bytes have waited long enough, and none runs: aside, fdatasync;
             under pressure it waits for company first [S-75]
-    synced  finish what it covers, then flush again, so that clients just answered join the next one
+    synced  finish what it covers, then gather: the next one waits while each pass brings clients just answered
 
 All state belongs to the owner; helpers run `fdatasync`, rotation and preparation, and know no rule [S-72]. On a slow
 volume the pwrite goes aside too, one at a time; what arrives meanwhile gathers. A submission is finished exactly once,
@@ -66,6 +66,8 @@ BACKGROUND_MIN_NS = 10_000_000
 BACKGROUND_MAX_NS = 1_000_000_000
 SLOW_PWRITE_NS = 1_000_000
 FAST_PWRITE_NS = 500_000
+GATHER_PASSES = 3
+"""A pass takes some ten microseconds, a sync a hundred at least; more of them gain nothing at 64 writers."""
 WINDOW_ABOVE = 0.4
 GC_MAX_NS = 10_000_000
 SYNC_BOUNDS_US: Final = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
@@ -243,6 +245,10 @@ class Shard:
         self._preparing = False
         self._syncing = False
         self._sync_target = (0, 0)
+        self._passes_left = 0
+        """For so many passes at most the next sync waits for those just answered."""
+        self._gathered = 0
+        """What it would have covered at the end of the last one."""
         self._dirty_since_ns: int | None = None
         self._synced_at_ns = 0
         self._sync_ewma_ns = 0
@@ -604,7 +610,7 @@ class Shard:
 
     def _sync_waiting(self) -> None:
         """Start the sync that durable submissions wait for; under pressure it waits for company first [S-75]."""
-        if not self._waiting or self._syncing or self._busy:
+        if not self._waiting or self._syncing or self._busy or self._passes_left:
             return
         if self.pressure > WINDOW_ABOVE:
             now = self._clock.monotonic_ns()
@@ -630,13 +636,31 @@ class Shard:
             # It covered what was written after it was asked for.
             self._dirty_since_ns = None
         self._finish_synced()
-        if self._queue:
-            self._schedule_flush()
-        if self._waiting:
-            self._owner.soon(self._sync_waiting)
-        elif self._dirty_since_ns is not None:
+        if self._queue or self._waiting:
+            self._passes_left, self._gathered = GATHER_PASSES, self._unsynced
+            self._owner.soon(self._gather)
+        if not self._waiting and self._dirty_since_ns is not None:
             # Written while it ran: then nothing was due, so no timer knows of it.
             self.on_due()
+
+    @property
+    def _unsynced(self) -> int:
+        """Submissions that the next sync would finish, and those to be written before it."""
+        return len(self._waiting) + len(self._queue)
+
+    def _gather(self) -> None:
+        """In the pass behind an answer: who was answered may be back, and the next sync is to cover what he writes.
+
+        It waits for another pass while each brings somebody.
+        """
+        self.flush()
+        self._passes_left -= 1
+        if self._passes_left and self._unsynced > self._gathered:
+            self._gathered = self._unsynced
+            self._owner.soon(self._gather)
+        else:
+            self._passes_left = 0
+            self._sync_waiting()
 
     def _finish_synced(self) -> None:
         if self._waiting and self._waiting[0].end <= self.log.synced():

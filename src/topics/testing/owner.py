@@ -53,6 +53,11 @@ class SteppedOwner:
     def run(self) -> None:
         """What was put off, but nothing of the helpers."""
         while self._soon:
+            self.turn()
+
+    def turn(self) -> None:
+        """One pass: what was put off by now, and not what that puts off."""
+        for _ in range(len(self._soon)):
             self._soon.popleft()()
 
     def waiting(self, lane: str) -> int:

@@ -496,6 +496,55 @@ def test_clients_just_answered_join_the_next_sync(stepped: kit.Run) -> None:
     assert answered[0].finished
 
 
+def behind_an_answer(run: kit.Run) -> kit.Ticket:
+    """Somebody was just answered, and somebody else waits for the next sync."""
+    run.write(durable=True)
+    report = run.owner.work(LANE)
+    waiting = run.write(durable=True)
+    report()
+    assert not run.owner.waiting(LANE)
+    return waiting
+
+
+def test_who_is_back_in_the_pass_behind_his_answer_joins_the_next_sync(stepped: kit.Run) -> None:
+    """06 §6.3 synced: it is written before that sync begins, not beside it."""
+    waiting = behind_an_answer(stepped)
+    back = stepped.submit(durable=True)
+    stepped.owner.run()
+    stepped.owner.step(LANE)
+    assert (waiting.finished, back.finished) == (True, True)
+
+
+def test_a_sync_waits_for_one_pass_if_nobody_is_back(stepped: kit.Run) -> None:
+    """06 §6.3, S-75: no timer."""
+    behind_an_answer(stepped)
+    stepped.owner.turn()
+    assert stepped.owner.waiting(LANE) == 1
+
+
+def test_a_sync_waits_while_each_pass_brings_somebody_but_not_for_ever(stepped: kit.Run) -> None:
+    """06 §6.3: and covers all of them; S-75: a bound that is none of time."""
+    tickets = [behind_an_answer(stepped)]
+    passes = 0
+    while not stepped.owner.waiting(LANE):
+        tickets.append(stepped.submit(durable=True))
+        stepped.owner.turn()
+        passes += 1
+    assert passes == shards.GATHER_PASSES
+    stepped.owner.step(LANE)
+    assert all(ticket.finished for ticket in tickets)
+
+
+def test_what_needs_no_sync_is_finished_while_one_waits_for_company(stepped: kit.Run) -> None:
+    """06 §6.3 finish: in its own pass."""
+    behind_an_answer(stepped)
+    stepped.submit(durable=True)
+    plain = stepped.submit()
+    stepped.owner.turn()
+    assert plain.finished
+    assert not stepped.owner.waiting(LANE)
+
+
 @pytest.mark.parametrize("what", ["bytes", "frames"])
 def test_a_large_buffer_is_flushed_early(stepped: kit.Run, what: str) -> None:
     """06 §6.3 flush: at 8 MiB or 16384 frames, without waiting for the end of the tick."""

@@ -19,13 +19,15 @@ TOPIC_RECORDS_MAX: Final = 4096
 class _Recent:
     """Batches of one topic; the first `gone` of them were let go of, and leave the lists many at a time."""
 
-    __slots__ = ("batches", "firsts", "gone", "records")
+    __slots__ = ("batches", "end", "firsts", "gone", "records")
 
     def __init__(self) -> None:
         self.firsts: list[int] = []
         self.batches: list[tuple[bytes, bytes]] = []
         self.gone = 0
         self.records = 0
+        self.end = 0
+        """The seq behind the newest."""
 
     def drop_oldest(self) -> int:
         """Let go of the oldest batch; its first seq."""
@@ -57,13 +59,17 @@ class RecentFrames:
         if len(frames) > self.max_bytes:
             self.forget(topic_id)
             return
-        topic = self._topics.setdefault(topic_id, _Recent())
-        if topic.firsts and topic.firsts[-1] + len(topic.batches[-1][1]) // SIZE != first:
+        topic = self._topics.get(topic_id)
+        if topic is not None and topic.end != first:
             self.forget(topic_id)
-            topic = self._topics.setdefault(topic_id, _Recent())
+            topic = None
+        if topic is None:
+            topic = self._topics[topic_id] = _Recent()
         topic.firsts.append(first)
         topic.batches.append((frames, offsets))
-        topic.records += len(offsets) // SIZE
+        count = len(offsets) // SIZE
+        topic.records += count
+        topic.end = first + count
         self._order[topic_id, first] = len(frames)
         self.nbytes += len(frames)
         while topic.records > TOPIC_RECORDS_MAX and len(topic.firsts) - topic.gone > 1:

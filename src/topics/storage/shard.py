@@ -396,7 +396,10 @@ class Shard:
         return Lsn(*self.log.position()) if self._started else Lsn(self._first_file, 0)
 
     def _note_start(self, place: tuple[int, int]) -> None:
-        self._starts.setdefault(place[0], array("Q")).append(place[1])
+        starts = self._starts.get(place[0])
+        if starts is None:
+            starts = self._starts[place[0]] = array("Q")
+        starts.append(place[1])
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -537,8 +540,8 @@ class Shard:
                 self._waiting.append(_Waiting((file_no, offset), lsn, batch.since_ns, submission))
             else:
                 self._written.append((lsn, submission))
-        if newly_dirty and (not self._waiting or self.pressure > WINDOW_ABOVE):
-            # Otherwise a sync is about to begin anyway.
+        if newly_dirty and not self._syncing and (not self._waiting or self.pressure > WINDOW_ABOVE):
+            # Otherwise a sync is about to begin anyway, or one runs, whose end tells what is due.
             self.on_due()
         if self._written:
             self._finish_all(self._take_written())

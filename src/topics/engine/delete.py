@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from topics.codec import control
-from topics.engine import lifecycle, retention
+from topics.engine import copies, lifecycle, retention
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.retention import has_caps
 from topics.engine.topic import Change, Lsn, Topic
@@ -141,6 +141,7 @@ def _log(core: Core, topic: Topic, body: control.Delete, then: Callable[[int], N
     logged = core.is_logged(topic) or (core.wal is not None and topic.index.is_logged)
 
     def publish(lsn: Lsn | None) -> None:
+        core.fs.point("delete.committed")
         removed = topic.apply(body, lsn)
         assert removed is not None
         if topic.index.overlays:
@@ -153,6 +154,7 @@ def _log(core: Core, topic: Topic, body: control.Delete, then: Callable[[int], N
     durable = topic.durability in ("fsync", "ephemeral")
     frames = control_frame(body, topic, now, durable=durable) if logged else None
     try:
+        copies.keep(core, topic)
         core.stage(topic, frames, 1, ticket, durable=durable, control=True)
     except TopicsError as error:
         done(error)

@@ -24,13 +24,13 @@ import numpy as np
 from topics.codec import control, envelope, frame
 from topics.codec.offsets import pack
 from topics.codec.segment import DELETED, HAS_NODE, HAS_TAG, HOPS_SHIFT, LOST, ovh
-from topics.engine import retention
+from topics.engine import copies, retention
 from topics.engine.alarms import Alarm
 from topics.engine.cold import RETRY_NS
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.index import Run, Stored
 from topics.engine.router import Edge, Router
-from topics.engine.topic import Appended, Lsn, Topic
+from topics.engine.topic import Appended, Topic
 from topics.errors import TopicsError
 from topics.storage.segread import Absent
 from topics.storage.tail import IN_MEMORY, DeadRun
@@ -187,27 +187,10 @@ def _log_decided(core: Core, edge: Edge) -> None:
     Whether a seq became a hole because its source had lost it, or no copy because its key was there already, must not
     depend on what source and destination still have at the next start.
     """
-    dest = edge.dest
-    if not core.is_logged(dest):
-        return
-    durable, before = dest.durability == "fsync", edge.logged_seq
-    carried = edge.carry(durable=durable)
-    frames, count = (b"", 0) if carried is None else (carried.frames, carried.frame_count)
-
-    def logged(outcome: Lsn | TopicsError) -> None:
-        if isinstance(outcome, TopicsError):
-            edge.logged_seq = min(edge.logged_seq, before)
-        elif carried is not None:
-            assert core.wal is not None
-            dest.index.tail.relocate(carried.located(core.wal.location(*outcome)))
-            dest.index.forget_derived(carried.last)
-
-    frames += edge.mark(dest.head, core.clock.now_ms(), durable=durable)
-    edge.logged_seq = max(edge.logged_seq, dest.head)
     try:
-        core.submit(dest.id, frames, count + 1, logged, durable=durable)
+        copies.log_copies(core, edge)
     except TopicsError as error:
-        logged(error)
+        log.warning("%r -> %r: what was decided is in memory only: %s", edge.source.name, edge.dest.name, error)
 
 
 def _relieve(core: Core, edge: Edge) -> None:

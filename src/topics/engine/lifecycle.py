@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from topics import paths
 from topics.codec import control
-from topics.engine import retention
+from topics.engine import copies, retention
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.index import Index
 from topics.engine.router import Edge
@@ -218,6 +218,7 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
         edge.logged_seq = at
     topic.version_staged = version
     try:
+        copies.keep(core, topic)
         core.stage(topic, frames, count or 0, ticket, durable=True, control=True)
     except TopicsError as error:
         fail(error)

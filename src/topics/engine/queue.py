@@ -34,7 +34,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from topics.codec import control, envelope, frame
-from topics.engine import deadletter, forward, retention
+from topics.engine import copies, deadletter, forward, retention
 from topics.engine.alarms import Alarm
 from topics.engine.cold import RETRY_NS
 from topics.engine.core import Core, Outcome, guarded
@@ -811,6 +811,7 @@ class _Events:
             then()
 
         try:
+            copies.keep(self._core, self._topic)
             self._core.submit(self._topic.id, b"".join(self._frames), len(self._frames), logged, durable=True)
         except TopicsError as error:
             logged(error)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from topics.codec import control
+from topics.engine import copies
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.topic import Lsn, Topic
 from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError, WalIo
@@ -189,6 +190,7 @@ def expire(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) ->
             try_caps(core, topic)  # of what was published meanwhile
 
     try:
+        copies.keep(core, topic)
         frame = control_frame(body, topic, max(core.clock.now_ms(), topic.ttl_now), durable=True)
         core.submit(topic.id, frame, 1, logged, durable=True)
     except (ShardReadOnly, StorageFull):

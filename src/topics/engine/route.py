@@ -3,7 +3,8 @@
 Operations on routers are carried out one after another, so the order of their numbers is that of the log [S-43]. A put
 checks everything before it changes anything [RTR-4, RTR-5]; it is synced before it is answered. From the stretch that
 takes a destination's head its edge exists: whatever is written to the destination from then on carries positions
-[S-212 e]. A removal stops forwarding at once and brings the copies into segments before the router goes [S-212 f].
+[S-212 e]. A removal stops forwarding at once and brings the copies into segments before the router goes [S-212 f]; so
+does another definition, which must not change the copies there are [RTR-8].
 
 Owner only.
 """
@@ -44,6 +45,8 @@ class _Put:
         self._done = done
         self._made: list[Topic] = []
         """Topics created on its behalf."""
+        self._paused: list[Edge] = []
+        """Nothing is forwarded there until it is decided."""
 
     def go_on(self) -> None:
         """Check, create what is missing, then log."""
@@ -117,8 +120,20 @@ class _Put:
         if core.names.get(config.source) is not source or core.names.get(config.dest) is not dest:
             self.go_on()
             return
-        routers = core.routers
-        existing = routers.by_name.get(self._name)
+        existing = core.routers.by_name.get(self._name)
+        if existing is None or not existing.edge.has_pending:
+            self._define(source, dest, existing)
+        else:
+            self._keep_copies(existing.edge)
+
+    def _keep_copies(self, edge: Edge) -> None:
+        """A start would make them anew, by the new definition: they have to be in segments before it [RTR-8]."""
+        edge.pause()
+        self._paused.append(edge)
+        lifecycle.keep_copies(self._core, [edge], lambda error: self._fail(error) if error else self.go_on())
+
+    def _define(self, source: Topic, dest: Topic, existing: Router | None) -> None:
+        core, config, routers = self._core, self._config, self._core.routers
         new = existing is None
         op = routers.next_op
         body = control.RouterCreate(
@@ -157,7 +172,7 @@ class _Put:
     def _defined(self, router: Router, body: control.RouterCreate, new: bool) -> None:
         self._core.routers.by_name[self._name] = router
         router.define(body)
-        self._done((new, router.state()))
+        self._end((new, router.state()))
 
     def _fail(self, error: object) -> None:
         """Nothing of it stays: topics that were made for it go again, unless somebody uses them [RTR-5]."""
@@ -165,7 +180,12 @@ class _Put:
         for topic in self._made:
             if core.names.get(topic.name) is topic and not core.routers.edges_of(topic) and not core.closing:
                 lifecycle.delete(core, topic.name, lambda outcome: None, if_empty=True)
-        self._done(error)
+        self._end(error)
+
+    def _end(self, outcome: object) -> None:
+        for edge in self._paused:
+            edge.resume()
+        self._done(outcome)
 
 
 def log(core: Core, body: control.RouterCreate | control.RouterDelete, done: Outcome) -> None:

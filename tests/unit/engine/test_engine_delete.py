@@ -10,6 +10,7 @@ from tests.unit.engine import kit
 from tests.unit.engine.kit import TOPIC, Store, numbers, seqs, write
 from topics.errors import BatchTooLarge, TopicNotFound, TopicsError
 from topics.model import DeleteResult, new
+from topics.testing import PowerLoss
 
 TAGS = ["a", "ab", "abc", "b", None, "", "a*", "a*c", "é", "éa", "\U0010ffff", "a"]
 """Tags of the records 1 to 12."""
@@ -394,3 +395,12 @@ def test_marks_that_replay_finds_in_an_index_are_written_once_more() -> None:
     assert not topic.index.segments.has_pending
     store.crash()
     assert kit.everything(store.engine).seqs == [2, 3, 4, 5, 6]
+
+
+def test_a_delete_that_is_committed_survives_the_machine_at_that_instant() -> None:
+    """S-361 `delete.committed`, INV-4: it is synced and not applied yet."""
+    store, _ = filled()
+    store.sim.crash_at_point("delete.committed")
+    with pytest.raises(PowerLoss):
+        store.engine.delete(TOPIC, seqs=[3, 5])
+    assert live(store.crash()) == [seq for seq in range(1, 13) if seq not in (3, 5)]

@@ -1,0 +1,71 @@
+"""Copies that are in memory only are logged before anything that a start would derive others after (05 §8, S-212).
+
+Routers derive copies again from where they were last known to be: from the source, by their definition, into what the
+destination takes. So the copies, and how far their routers are, go into the log of the destination in front of
+
+    what names seqs there          deletes, acks, leases, floors [RRC-7, DEL-6]
+    what decides what it takes     its configuration [RRC-3]
+    what the source loses          acks, dead letters, age [RRC-8]
+
+Another definition of a router is logged elsewhere, in the group of shard 0, and a client's delete at the source may be:
+both wait until the copies are in segments (`lifecycle.keep_copies`). Owner only.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from topics.engine.core import Core
+from topics.engine.router import Edge
+from topics.engine.topic import Lsn, Topic
+from topics.errors import TopicsError
+
+log = logging.getLogger("topics.engine")
+
+
+def keep(core: Core, topic: Topic) -> None:
+    """Log the copies into a topic, which is about to change, and those of it; raises what the former meet.
+
+    Those of it are another topic's: where they cannot be logged, what was asked for is done all the same. A start that
+    is deriving copies decides by itself what of them is logged.
+    """
+    if core.routers.held:
+        return
+    edge = core.routers.feeding.get(topic.id)
+    if edge is not None and edge.has_pending:
+        log_copies(core, edge)
+    for edge in core.routers.fed.get(topic.id, ()):
+        if edge.has_pending:
+            try:
+                log_copies(core, edge)
+            except TopicsError as error:
+                log.warning("copies of %r in %r are in memory only: %s", topic.name, edge.dest.name, error)
+
+
+def log_copies(core: Core, edge: Edge) -> None:
+    """Log what of a destination is in memory only, and the positions behind it; raises, with nothing done, if refused.
+
+    What is submitted to its shard behind that is never in the log without it.
+    """
+    dest = edge.dest
+    if not core.is_logged(dest):
+        return
+    durable, before = dest.durability == "fsync", edge.logged_seq
+    carried = edge.carry(durable=durable)
+    frames, count = (b"", 0) if carried is None else (carried.frames, carried.frame_count)
+
+    def logged(outcome: Lsn | TopicsError) -> None:
+        if isinstance(outcome, TopicsError):
+            edge.logged_seq = min(edge.logged_seq, before)
+        elif carried is not None:
+            assert core.wal is not None
+            dest.index.tail.relocate(carried.located(core.wal.location(*outcome)))
+            dest.index.forget_derived(carried.last)
+
+    frames += edge.mark(dest.head, core.clock.now_ms(), durable=durable)
+    edge.logged_seq = max(before, dest.head)
+    try:
+        core.submit(dest.id, frames, count + 1, logged, durable=durable)
+    except TopicsError as error:
+        logged(error)
+        raise

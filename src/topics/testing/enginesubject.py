@@ -560,8 +560,8 @@ class Session:
         held = {seq: topic.jobs.held[seq] for seq in asked if seq in live.records and seq in topic.jobs.held}
         mine = [seq for seq, one in held.items() if one.node == node]
         ids = [held[seq].id if seq in held else "lease_0" for seq in asked] if fenced else []
-        event = Change(live, seqs=mine)
-        if call == "ack":
+        event = Change(live, seqs=mine) if call == "ack" and mine else None
+        if event is not None:
             topic.stage(event)
         after = topic.jobs.copy()
         topic.jobs.doubt(asked)
@@ -575,7 +575,7 @@ class Session:
         if done != mine:
             raise Violation(f"{call} of {asked} by {node!r} did {done}, {mine} were its own [ACK-3]")
         topic.jobs = after
-        if call == "ack":
+        if event is not None:
             after.doubt(mine)
             self._acknowledged(topic, event, durable=live.config.durability == "fsync")
         elif not self.well or self.lied():

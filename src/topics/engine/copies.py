@@ -7,15 +7,17 @@ destination takes. So the copies, and how far their routers are, go into the log
     what decides what it takes     its configuration [RRC-3]
     what the source loses          acks, dead letters, age [RRC-8]
 
-Another definition of a router is logged elsewhere, in the group of shard 0, and a client's delete at the source may be:
-both wait until the copies are in segments (`lifecycle.keep_copies`). Owner only.
+    another definition             what it passed over is not looked at again [RTR-8]; it waits for the sync, since it
+                                   is logged elsewhere, in the group of shard 0
+
+A client's delete at the source waits until its copies are in segments (`lifecycle.keep_copies`). Owner only.
 """
 
 from __future__ import annotations
 
 import logging
 
-from topics.engine.core import Core
+from topics.engine.core import Core, Outcome
 from topics.engine.router import Edge
 from topics.engine.topic import Lsn, Topic
 from topics.errors import TopicsError
@@ -42,15 +44,26 @@ def keep(core: Core, topic: Topic) -> None:
                 log.warning("copies of %r in %r are in memory only: %s", topic.name, edge.dest.name, error)
 
 
-def log_copies(core: Core, edge: Edge) -> None:
+def log_durably(core: Core, edge: Edge, done: Outcome) -> None:
+    """The same for good; answers None or the error. Of a destination that is not logged nothing survives."""
+    if not core.is_logged(edge.dest):
+        done(None)
+        return
+    try:
+        log_copies(core, edge, lambda outcome: done(outcome if isinstance(outcome, TopicsError) else None))
+    except TopicsError as error:
+        done(error)
+
+
+def log_copies(core: Core, edge: Edge, done: Outcome | None = None) -> None:
     """Log what of a destination is in memory only, and the positions behind it; raises, with nothing done, if refused.
 
-    What is submitted to its shard behind that is never in the log without it.
+    What is submitted to its shard behind that is never in the log without it. Who wants to be told waits for the sync.
     """
     dest = edge.dest
     if not core.is_logged(dest):
         return
-    durable, before = dest.durability == "fsync", edge.logged_seq
+    durable, before = done is not None or dest.durability == "fsync", edge.logged_seq
     carried = edge.carry(durable=durable)
     frames, count = (b"", 0) if carried is None else (carried.frames, carried.frame_count)
 
@@ -61,11 +74,13 @@ def log_copies(core: Core, edge: Edge) -> None:
             assert core.wal is not None
             dest.index.tail.relocate(carried.located(core.wal.location(*outcome)))
             dest.index.forget_derived(carried.last)
+        if done is not None:
+            done(outcome)
 
     frames += edge.mark(dest.head, core.clock.now_ms(), durable=durable)
     edge.logged_seq = max(before, dest.head)
     try:
         core.submit(dest.id, frames, count + 1, logged, durable=durable)
-    except TopicsError as error:
-        logged(error)
+    except TopicsError:
+        edge.logged_seq = before
         raise

@@ -3,8 +3,8 @@
 Operations on routers are carried out one after another, so the order of their numbers is that of the log [S-43]. A put
 checks everything before it changes anything [RTR-4, RTR-5]; it is synced before it is answered. From the stretch that
 takes a destination's head its edge exists: whatever is written to the destination from then on carries positions
-[S-212 e]. A removal stops forwarding at once and brings the copies into segments before the router goes [S-212 f]; so
-does another definition, which must not change the copies there are [RTR-8].
+[S-212 e]. A removal stops forwarding at once and brings the copies into segments before the router goes [S-212 f].
+Another definition stops it too, and follows copies and positions into the log: it changes no copy there is [RTR-8].
 
 Owner only.
 """
@@ -12,7 +12,7 @@ Owner only.
 from __future__ import annotations
 
 from topics.codec import control, frame
-from topics.engine import forward, lifecycle
+from topics.engine import copies, forward, lifecycle
 from topics.engine.core import Core, Outcome, guarded
 from topics.engine.router import Edge, Position, Router
 from topics.engine.topic import Lsn, Topic
@@ -121,16 +121,16 @@ class _Put:
             self.go_on()
             return
         existing = core.routers.by_name.get(self._name)
-        if existing is None or not existing.edge.has_pending:
+        if existing is None or existing.edge in self._paused:
             self._define(source, dest, existing)
         else:
             self._keep_copies(existing.edge)
 
     def _keep_copies(self, edge: Edge) -> None:
-        """A start would make them anew, by the new definition: they have to be in segments before it [RTR-8]."""
+        """A start would go on by the new definition from where it knows the router to be [RTR-8]."""
         edge.pause()
         self._paused.append(edge)
-        lifecycle.keep_copies(self._core, [edge], lambda error: self._fail(error) if error else self.go_on())
+        copies.log_durably(self._core, edge, lambda error: self._fail(error) if error else self.go_on())
 
     def _define(self, source: Topic, dest: Topic, existing: Router | None) -> None:
         core, config, routers = self._core, self._config, self._core.routers

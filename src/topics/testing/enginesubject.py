@@ -250,8 +250,9 @@ def observe_all(engine: Engine, rng: random.Random | None, *, loose: bool = Fals
 
 
 def observe_routes(engine: Engine, *, loose: bool = False) -> dict[str, View]:
-    """What routers join: the source and every destination."""
+    """What routers join: the source and every destination, each behind what feeds it: a read drains one hop [FWD-9]."""
     names = [name for name in engine.topics() if name == SOURCE or name.startswith(PREFIX)]
+    names.sort(key=lambda name: name in DESTS and DESTS[name].source != SOURCE)
     return {name: observe(engine, name, None, loose=loose) for name in names}
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
-from tests.unit.engine.kit import Store, after_every_stop, each, numbers, tagged, write
+from tests.unit.engine.kit import Store, after_every_stop, each, everything, numbers, tagged, write
 from tests.unit.engine.test_router import R, route, routed
 from tests.unit.engine.test_router_recovery import shape
-from topics.errors import StorageFull
+from topics.errors import RecordTooLarge, StorageFull, TopicFull
 from topics.model import new
 
 SHARDS = pytest.mark.parametrize("shards", [1, 4])
@@ -66,6 +67,21 @@ def test_another_definition_changes_no_copy(
     write(store.engine, "next", name="a", tag="y")
     picked = then.get("filter", "y") == "y"
     assert [one.data for one in store.engine.read("b", before[-1][0]).records] == ["next"] * picked
+
+
+@after_every_stop
+@SHARDS
+def test_what_a_definition_passed_over_is_not_looked_at_by_the_next(shards: int, stop: str) -> None:
+    """[RTR-8] Also when it made no copy at all."""
+    store = routed(wal_shards=shards)
+    route(store.engine, filter="x")
+    tagged(store.engine, "y", "y", name="a")
+    assert shape(store.engine, "b") == []
+    route(store.engine)
+    engine = store.stop(stop)
+    assert shape(engine, "b") == []
+    write(engine, "next", name="a")
+    assert shape(engine, "b") == [(1, "next")]
 
 
 @after_every_stop
@@ -175,3 +191,107 @@ def test_readers_of_the_destination_miss_nothing_when_the_source_loses_jobs(why:
     write(engine, "next", name="a")
     assert [one.data for one in engine.read("b", 3).records] == ["next"]
     assert engine.router(R).forwarded_total == 4
+
+
+# -- all of it, at random ----------------------------------------------------------------------------------------------
+
+
+class Life:
+    """Topics `a` -> `b` -> `c`, all queues, and whatever may happen to them between two stops."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.store = Store(wal_shards=self.rng.choice([1, 1, 3]))
+        for name in "abc":
+            self.store.put(name, type="queue", leases_durable=self.rng.random() < 0.5)
+        self.log: list[str] = []
+        self.count = 0
+        for name in ("r", "on"):
+            self.reroute(name)
+
+    def step(self) -> None:
+        """One thing more."""
+        often = [self.write, self.ack]
+        does = self.rng.choice(
+            [*often, *often, self.claim, self.delete, self.reroute, self.configure, self.checkpoint, self.tick]
+        )
+        self.log.append(does.__name__)
+        does()
+
+    def topic(self) -> str:
+        return self.rng.choice("aabbc")
+
+    def write(self) -> None:
+        values = range(self.count + 1, self.count + self.rng.randint(2, 4))
+        self.count = values[-1]
+        records = [new(n, tag=self.rng.choice(["x", "y", None])) for n in values]
+        try:
+            self.store.engine.append(self.topic(), records)
+        except (RecordTooLarge, TopicFull):
+            self.log.append("full")
+
+    def claim(self) -> None:
+        self.store.engine.claim(self.topic(), "w", self.rng.randint(1, 2), 60_000)
+
+    def ack(self) -> None:
+        name = self.topic()
+        seqs = [job.seq for job in self.store.engine.claim(name, "w", self.rng.randint(1, 2), 60_000).jobs]
+        self.store.engine.ack(name, "w", seqs)
+
+    def delete(self) -> None:
+        name = self.topic()
+        head = self.store.engine.state(name).head_seq
+        what: dict[str, Any] = self.rng.choice(
+            [{"seqs": [self.rng.randint(1, head + 1)]}, {"match": "x"}, {"before_seq": max(head - 3, 1)}]
+        )
+        self.store.engine.delete(name, **what)
+
+    def reroute(self, name: str | None = None) -> None:
+        name = name or self.rng.choice(["r", "on"])
+        given: dict[str, Any] = {"preserve_tag": self.rng.random() < 0.7}
+        if self.rng.random() < 0.5:
+            given["filter"] = self.rng.choice("xy")
+        if self.rng.random() < 0.3:
+            given["guarantee"] = "exactly_once"
+        ends = ("a", "b") if name == "r" else ("b", "c")
+        route(self.store.engine, name, *ends, **given)
+
+    def configure(self) -> None:
+        limits = {"cap_records": self.rng.randint(1, 6), "discard": "reject"} if self.rng.random() < 0.5 else {}
+        self.store.put(self.rng.choice("bc"), type="queue", **limits)
+
+    def checkpoint(self) -> None:
+        self.store.engine.checkpoint(full=self.rng.random() < 0.5)
+
+    def tick(self) -> None:
+        self.store.clock.advance(self.rng.choice([1, 100, 2_000]))
+        self.store.engine.tick()
+
+    def seen(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every record but its time, and where each topic ends; what can be forwarded is."""
+        found: dict[str, list[tuple[Any, ...]]] = {}
+        for name in "abc":
+            view = everything(self.store.engine, name)
+            found[name] = [(one.seq, one.data, one.tag, one.node, one.meta) for one in view.records]
+            found[name].append((view.ranges, self.store.engine.state(name).head_seq))
+        return found
+
+
+def live_through(seed: int) -> None:
+    """Everything is as it was after every kill; and there is nothing that a dead machine may take back."""
+    life = Life(seed)
+    for _ in range(life.rng.randint(1, 3)):
+        for _ in range(life.rng.randint(3, 12)):
+            life.step()
+        before = life.seen()
+        how = life.rng.choice(["killed", "killed", "reopened", "crashed"])
+        life.log.append(how)
+        life.store.stop(how)
+        if how != "crashed" or life.store.options.get("wal_shards") == 1:
+            assert life.seen() == before, f"seed {seed}: {life.log}"
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_stop_changes_a_copy_whatever_happened_before(seed: int) -> None:
+    """[REC-1, RRC-3, RRC-7, RRC-8, INV-4]"""
+    live_through(seed)

@@ -65,8 +65,9 @@ def test_a_server_is_started_for_it_and_a_missing_peer_is_told(
     ],
 )
 def test_what_makes_no_sense_is_refused(run: Run, words: list[str], why: str) -> None:
+    """[U-10]"""
     ran = run("bench", *words)
-    assert ran.status == 1
+    assert ran.status == 2
     assert why in ran.err
 
 

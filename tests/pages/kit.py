@@ -39,7 +39,8 @@ from unittest import mock
 
 from tests.api.process import Served
 from tests.tidy.checks import MARKED, Block, blocks
-from topics.cli.main import UsageError, build_parser, main
+from topics.cli.main import build_parser, main
+from topics.cli.usage import UsageError
 
 WAIT_S = 60.0
 ADDRESS = "127.0.0.1:4000"

@@ -36,13 +36,13 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import topics
-from topics.cli import output, peers, plot, remote
+from topics.cli import output, peers, plot, remote, units
 from topics.cli.interrupted import Interrupted
 from topics.cli.load import Driven, Target, Unexpected, Wire, apart, drive, http_answer, new_loop_run, post
 from topics.cli.progress import Progress
+from topics.cli.usage import UsageError
 from topics.client.sync import Client
 from topics.clock import SystemClock
-from topics.errors import CallerError
 
 ROUNDS: Final = 5
 DATA: Final = b'{"kg":412.5,"from":"dock-7","to":"yard-3","note":"%b"}' % (b"0123456789" * 5)
@@ -74,15 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--path", metavar="DIR", default=".", help="whose disk is measured; default: here")
     where.add_argument("--url", help="a running server, whose topics bench-… are made and dropped")
     parser.add_argument("--api-key-file", metavar="FILE", help="the key for --url, - reads it from stdin")
-    parser.add_argument("--against", metavar="NAMES", default="", help="peers to measure beside it: redis,nats")
-    parser.add_argument("--rounds", metavar="N", type=int, default=ROUNDS, help=f"default: {ROUNDS}")
+    beside = "peers to measure beside it: redis,nats"
+    parser.add_argument("--against", metavar="NAMES", type=_peers, default=[], help=beside)
+    parser.add_argument("--rounds", metavar="N", type=units.some, default=ROUNDS, help=f"default: {ROUNDS}")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
     parser.add_argument("--out", metavar="DIR", default=".", help=f"where {FILES}.json and .html go; default: here")
 
 
 def run(args: argparse.Namespace) -> int:
-    asked = _asked(args)
-    _check(args, asked)
+    asked = args.against
+    if asked and args.url is not None:
+        told = "peers are measured beside a server that is started here: give --against or --url, not both"
+        raise UsageError(told, args.prog)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topics-bench-", dir=args.path)))
         server = stack.enter_context(_server(args, folder))
@@ -98,18 +101,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(args: argparse.Namespace) -> list[str]:
-    return [name for name in args.against.split(",") if name]
-
-
-def _check(args: argparse.Namespace, asked: Sequence[str]) -> None:
-    unknown = [name for name in asked if name not in PEERS]
-    if unknown:
-        raise CallerError(f"no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
-    if args.rounds < 1:
-        raise CallerError("--rounds is at least 1")
-    if asked and args.url is not None:
-        raise CallerError("peers are measured beside a server that is started here: give --against or --url, not both")
+def _peers(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in PEERS:
+            raise argparse.ArgumentTypeError(f"no peer {name!r}; there are {', '.join(PEERS)}")
+    return names
 
 
 def _rounds(questions: Sequence[Question], args: argparse.Namespace, folder: Path) -> list[dict[str, list[Sample]]]:
@@ -350,7 +347,7 @@ def _report(
             if name != OURS
         }
         told.append({"question": question.name, "unit": question.unit, "arms": arms, "beside": beside})
-    versions = {OURS: topics.__version__, **{PEERS[name]: peers.version(name) for name in _asked(args)}}
+    versions = {OURS: topics.__version__, **{PEERS[name]: peers.version(name) for name in args.against}}
     return {
         "ok": True, "quick": args.quick, "rounds": args.rounds, "started_ms": SystemClock().now_ms(),
         "versions": versions, "missing": missing, "questions": told,

@@ -10,8 +10,8 @@ from typing import Any
 
 from topics.cli import output, remote, units
 from topics.cli.confirm import confirmed
+from topics.cli.usage import UsageError
 from topics.client.body import topic_path
-from topics.errors import CallerError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,5 +55,5 @@ def _selected(args: argparse.Namespace) -> dict[str, Any]:
     if args.prefix is not None:
         found["match"] = ["tag", "Glob", args.prefix + "*"]
     if not found:
-        raise CallerError("say which records: --before SEQ, --tag TAG or --prefix PREFIX")
+        raise UsageError("say which records: --before SEQ, --tag TAG or --prefix PREFIX", args.prog)
     return found

@@ -7,7 +7,8 @@ share it. The module, or what it names, has
     run(args) -> int         does the work; the result is the exit status
 
 `--json`, `--quiet` and `--debug` belong to every parser, also to nested ones, so they may stand
-before or after the command; `args.json`, `args.quiet` and `args.debug` always exist.
+before or after the command; `args.json`, `args.quiet` and `args.debug` always exist, and so does `args.prog`, the words
+of the command that runs.
 
     status   meaning
     0        done
@@ -34,6 +35,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, cast
 import topics
 from topics.cli import spelling
 from topics.cli.interrupted import Interrupted
+from topics.cli.usage import UsageError
 from topics.errors import CallerError, DiskError, SettingsError, TimingError, TopicsError
 
 
@@ -125,16 +127,6 @@ _BRANCH_HINTS: tuple[tuple[type[TopicsError], str], ...] = (
 )
 
 
-class UsageError(CallerError):
-    """Arguments that the program does not understand."""
-
-    code = "usage"
-
-    def __init__(self, message: str, prog: str) -> None:
-        super().__init__(message)
-        self.prog = prog
-
-
 class Parser(argparse.ArgumentParser):
     """A parser with the common options. Parsers nested below it are of the same class, so they have them too."""
 
@@ -142,6 +134,7 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("conflict_handler", "resolve")
         super().__init__(*args, **kwargs)
+        self.set_defaults(prog=self.prog)
         common = self.add_argument_group("common options")
         for name, text in (
             ("--json", "print machine-readable output and nothing else"),

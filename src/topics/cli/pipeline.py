@@ -28,7 +28,7 @@ from topics.cli import pipeline_project as project
 from topics.cli.doctor import is_in_use
 from topics.cli.export import NeedsExtra, place_of
 from topics.cli.progress import Progress
-from topics.errors import CallerError
+from topics.cli.usage import UsageError
 from topics.fs import OsFs
 
 
@@ -110,7 +110,7 @@ def _submit(args: argparse.Namespace) -> int:
 
     parsed = build_parser(["pipeline"]).parse_args(["pipeline", *args.words])
     if not isinstance(parsed.row, Job):
-        raise CallerError(f"{parsed.job} is no job over a store")
+        raise UsageError(f"{parsed.job} is no job over a store", args.prog)
     try:
         from topics.spark.jobs import ship
     except ModuleNotFoundError as error:

@@ -18,10 +18,11 @@ from typing import Final
 
 from topics.cli import output, remote, units
 from topics.cli.interrupted import Interrupted
+from topics.cli.usage import UsageError
 from topics.cli.verb import Verb
 from topics.client.sync import Client
 from topics.clock import SystemClock
-from topics.errors import CallerError, TopicsError
+from topics.errors import TopicsError
 from topics.model import CaughtUp, Gap, Record, TopicDeleted, TopicGap, TopicRecord
 
 LAST: Final = 10
@@ -143,7 +144,7 @@ def _tail_arguments(parser: argparse.ArgumentParser) -> None:
 def _tail(args: argparse.Namespace) -> int:
     names = list(dict.fromkeys(args.names))
     if len(names) < len(args.names):
-        raise CallerError("a topic is named twice")
+        raise UsageError("a topic is named twice", args.prog)
     printer = _printer(args, named=len(names) > 1)
     with remote.connect(args) as client:
         try:

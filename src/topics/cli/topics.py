@@ -12,7 +12,6 @@ from topics.cli.confirm import confirmed
 from topics.cli.verb import Verb
 from topics.client.body import topic_path
 from topics.client.sync import Client
-from topics.errors import CallerError
 from topics.model import TopicConfig
 
 PAGE: Final = 1000
@@ -173,11 +172,12 @@ def _rm(args: argparse.Namespace) -> int:
 
 def _config_arguments(parser: argparse.ArgumentParser) -> None:
     _server_and_name(parser)
-    parser.add_argument("changes", metavar="MEMBER=VALUE", nargs="*", help="what to change: ttl_ms=1h cap_records=1M")
+    told = "what to change: ttl_ms=1h cap_records=1M"
+    parser.add_argument("changes", metavar="MEMBER=VALUE", nargs="*", type=_change, help=told)
 
 
 def _config(args: argparse.Namespace) -> int:
-    changes = dict(_change(text) for text in args.changes)
+    changes = dict(args.changes)
     path = topic_path(args.name)
     with remote.connect(args) as client:
         told = client.call("GET", path, query={"touch": False})
@@ -199,21 +199,21 @@ def _config(args: argparse.Namespace) -> int:
 def _change(text: str) -> tuple[str, Any]:
     name, mark, value = text.partition("=")
     if not mark:
-        raise CallerError(f"{text!r} is no MEMBER=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is no MEMBER=VALUE")
     if name not in TopicConfig.__struct_fields__:
         known = ", ".join(TopicConfig.__struct_fields__)
-        raise CallerError(f"there is no member {name!r} in a configuration; there is: {known}")
+        raise argparse.ArgumentTypeError(f"there is no member {name!r} in a configuration; there is: {known}")
     if value in _WORDS:
         return name, _WORDS[value]
     if name in _UNITS:
         try:
             return name, _UNITS[name](value)
         except argparse.ArgumentTypeError as error:
-            raise CallerError(f"{name}: {error}") from None
+            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
     try:
         return name, int(value) if name == "priority" else value
     except ValueError:
-        raise CallerError(f"{name}: {value!r} is no whole number") from None
+        raise argparse.ArgumentTypeError(f"{name}: {value!r} is no whole number") from None
 
 
 create = Verb(_create_arguments, _create)

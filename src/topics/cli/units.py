@@ -23,6 +23,14 @@ def count(text: str) -> int:
     return _parsed(text, {**_SIZES, **_SIZES_2}, "a number such as 500, 10k or 1.5M")
 
 
+def some(text: str) -> int:
+    """A `count` of at least 1."""
+    value = count(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("it is at least 1")
+    return value
+
+
 def size(text: str) -> int:
     """A number of bytes: `4096`, `64Ki`, `1GB`, `1GiB`."""
     units = {**_SIZES, **_SIZES_2}

@@ -19,6 +19,7 @@ from topics.cli import output, remote, units
 from topics.cli.interrupted import Interrupted
 from topics.cli.lines import Bad, Found, Idle, Row, Source, json_row
 from topics.cli.progress import Progress
+from topics.cli.usage import UsageError
 from topics.client.sync import Client
 from topics.clock import SystemClock
 from topics.errors import CallerError, CommitFailed, TopicsError, Unreachable
@@ -52,15 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--jsonl", action="store_true", help="each line is a JSON value; the default")
     form.add_argument("--csv", action="store_true", help="first line = names, each row an object of texts")
     parser.add_argument(
-        "--batch", type=units.count, default=BATCH, metavar="N", help=f"records per write; default: {BATCH}"
+        "--batch", type=units.some, default=BATCH, metavar="N", help=f"records per write; default: {BATCH}"
     )
-    parser.add_argument("--rate", type=units.count, metavar="N", help="records per second at most")
+    parser.add_argument("--rate", type=units.some, metavar="N", help="records per second at most")
     parser.add_argument("--skip-bad", action="store_true", help="pass over lines that are no records")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.batch < 1 or (args.rate is not None and args.rate < 1):
-        raise CallerError("--batch and --rate are at least 1")
     with ExitStack() as stack:
         rows, source, total = _input(args, stack)
         client = stack.enter_context(remote.connect(args))
@@ -80,11 +79,11 @@ def _input(args: argparse.Namespace, stack: ExitStack) -> tuple[Iterable[Found],
     """The rows, where they come from, and how many bytes that has, if it is known."""
     if args.data is not None:
         if args.file != "-":
-            raise CallerError("give --data or a file, not both")
+            raise UsageError("give --data or a file, not both", args.prog)
         return [_given(number, text) for number, text in enumerate(args.data, 1)], None, 0
     if args.file == "-":
         if args.api_key_file == "-":
-            raise CallerError("stdin is either the key or the records: name a file for one of them")
+            raise UsageError("stdin is either the key or the records: name a file for one of them", args.prog)
         if sys.stdin is None:
             raise CallerError("there is no stdin to read records from")
         fd, total = sys.stdin.fileno(), 0

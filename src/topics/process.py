@@ -114,9 +114,10 @@ def serve(work: Callable[[bytes, Send], None]) -> None:
     work(message, lambda answer: _write(said, answer))
 
 
-def run_command(command: Sequence[str], given: bytes, env: Mapping[str, str]) -> int:
+def run_command(command: Sequence[str], given: bytes, env: Mapping[str, str], *, prints_to_stderr: bool = False) -> int:
     """Run a command of the user with something on its standard input; what it ended with, negative for a signal."""
-    return subprocess.run(command, input=given, env={**os.environ, **env}, check=False).returncode
+    stdout = (sys.stderr or subprocess.DEVNULL) if prints_to_stderr else None
+    return subprocess.run(command, input=given, stdout=stdout, env={**os.environ, **env}, check=False).returncode
 
 
 def _write(stream: IO[bytes], message: bytes) -> None:

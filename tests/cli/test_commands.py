@@ -330,6 +330,15 @@ def test_work_runs_a_command_for_each_job(run: Run, client: Client, name: str, t
     }  # fmt: skip
 
 
+def test_work_as_json_keeps_what_commands_print_out_of_its_report(run: Run, client: Client, name: str) -> None:
+    """[U-10]"""
+    client.create(name, type="queue")
+    client.append_many(name, ["said", 2])
+    ran = run("queue", "work", name, "--until-empty", "--json", "--", "cat")
+    assert ran.told == {"ok": True, "topic": name, "acked": 2, "nacked": 0, "lost": 0}
+    assert ran.err == '"said"2'
+
+
 @pytest.mark.parametrize("kind", ["log", "queue"])
 def test_redrive_moves_dead_letters_back_once(run: Run, client: Client, name: str, kind: str) -> None:
     dead = f"{name}.dead"

@@ -44,13 +44,21 @@ def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
 
 
 def test_version_and_help_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--version", "--help"):
-        with pytest.raises(SystemExit) as caught:
-            cli.main([option])
-        assert caught.value.code == 0
+    assert cli.main(["--version"]) == 0
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    assert caught.value.code == 0
     out = capsys.readouterr().out
     assert out.startswith(f"topics {topics.__version__}, {kernel.name()} kernel\n")
     assert "wal" in out
+
+
+@pytest.mark.parametrize("words", [["--json", "--version"], ["--version", "--json"]])
+def test_the_version_may_be_an_object(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """[U-10]"""
+    assert cli.main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"ok": True, "version": topics.__version__, "kernel": kernel.name()}
 
 
 def test_the_module_and_the_program_are_the_same() -> None:

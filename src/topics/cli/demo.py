@@ -9,6 +9,8 @@ write the same, and all of them share a client.
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import os
 import random
 import tempfile
@@ -24,6 +26,9 @@ from topics.clock import SystemClock
 from topics.errors import TopicsError
 from topics.model import NewRecord, new
 
+log = logging.getLogger("topics.demo")
+
+OPEN: Final = "topics demo: the shop is open; Ctrl-C ends it and removes everything"
 PORT: Final = 4000
 START_S: Final = 60.0
 POLL_S: Final = 0.02
@@ -70,22 +75,23 @@ def run(args: argparse.Namespace) -> int:
             "TOPICS_PORT_FILE": str(port_file),
             "TOPICS_SEGMENT_MAX_EVENTS": SEGMENT_RECORDS,
         }
-        log = logs.to_stderr(as_json=args.json)
-        shop = Shop(port_file, args.seed)
+        to = logs.to_stderr(as_json=args.json)
+        shop = Shop(port_file, args.seed, as_json=args.json)
         shop.open()
         try:
-            return main.serve(flags, log, quiet=args.quiet, debug=args.debug)
+            return main.serve(flags, to, quiet=args.quiet, debug=args.debug)
         finally:
             shop.close()
-            log.close()
+            to.close()
 
 
 class Shop:
     """Everything that happens, until it is closed."""
 
-    def __init__(self, port_file: Path, seed: int) -> None:
+    def __init__(self, port_file: Path, seed: int, *, as_json: bool) -> None:
         self._port_file = port_file
         self._seed = seed
+        self._as_json = as_json
         self._clock = SystemClock()
         self._over = threading.Event()
         self._client: Client | None = None
@@ -109,7 +115,7 @@ class Shop:
                 work()
             except (OSError, TopicsError) as error:
                 if not self._over.is_set():
-                    print(f"topics demo: {name} ends: {error}", flush=True)
+                    log.warning("%s ends: %s", name, error)
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         self._threads.append(thread)
@@ -126,7 +132,8 @@ class Shop:
             if waited > START_S or not self._wait(POLL_S):
                 return
         # A server that is not ready yet is asked again by the client.
-        client = self._client = Client(f"http://{self._port_file.read_text().strip()}")
+        url = f"http://{self._port_file.read_text().strip()}"
+        client = self._client = Client(url)
         self._past(client, random.Random(self._seed))
         for at, part in enumerate((self._orders, self._clicks, self._sensors, self._readers, self._runs)):
             self._start(partial(part, client, random.Random(self._seed + at)), part.__name__)
@@ -134,7 +141,8 @@ class Shop:
             self._start(partial(self._worker, client, queue, number), "worker")
         for topic in ("orders", "clicks"):
             self._start(partial(self._follow, client, topic), "follower")
-        print("topics demo: the shop is open; Ctrl-C ends it and removes everything", flush=True)
+        told = json.dumps({"ok": True, "url": url, "seed": self._seed})
+        print(told if self._as_json else OPEN, flush=True)
 
     # -- before anybody looks ----------------------------------------------------------------------------------------
 

@@ -148,20 +148,11 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, self.prog)
 
 
-class _Version(argparse.Action):
-    """Which kernel runs is looked for only when somebody asks."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from topics.codec import kernel
-
-        print(f"topics {topics.__version__}, {kernel.name()} kernel")
-        parser.exit()
-
-
 def build_parser(load: Sequence[str] | None = None) -> Parser:
     """The program's parser; the arguments of the commands named in `load` (default: all) are declared."""
     parser = Parser(prog="topics", description="A durable event log.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and which kernel runs, and exit")
+    told = "show the version and which kernel runs, and exit"
+    parser.add_argument("--version", action="store_true", dest="shows_version", help=told)
     parser.set_defaults(json=False, quiet=False, debug=False, run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for command in COMMANDS:
@@ -206,9 +197,20 @@ def _dispatch(words: list[str]) -> int:
     named = [word for word in words if not word.startswith("-")][:1]
     parser = build_parser(named)
     args = parser.parse_args(words)
+    if args.shows_version:
+        return _show_version(as_json=args.json)
     if args.run is None:
         raise UsageError("a command is needed", parser.prog)
     return int(args.run(args))
+
+
+def _show_version(*, as_json: bool) -> int:
+    from topics.codec import kernel  # looked for only when somebody asks
+
+    version, name = topics.__version__, kernel.name()
+    told = json.dumps({"ok": True, "version": version, "kernel": name})
+    print(told if as_json else f"topics {version}, {name} kernel")
+    return 0
 
 
 class _Optimized(TopicsError):

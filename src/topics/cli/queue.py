@@ -2,7 +2,8 @@
 
 work NAME -- CMD     runs CMD for each job: the payload on its stdin, TOPICS_JOB_SEQ, TOPICS_JOB_TAG, TOPICS_JOB_META,
                      TOPICS_JOB_DELIVERIES and TOPICS_QUEUE in its environment. Status 0 acks the job, any other
-                     gives it back, each time for longer. Leases are kept alive meanwhile.
+                     gives it back, each time for longer. Leases are kept alive meanwhile. With --json what CMD
+                     prints goes to stderr.
 redrive DEAD         moves dead letters back to where they came from: a copy with a key of its own, then the letter
                      goes. Interrupted anywhere, it is run again and copies nothing twice.
 """
@@ -158,7 +159,8 @@ def _work(args: argparse.Namespace) -> int:
 
 def _do(args: argparse.Namespace, jobs: Worker, job: Job) -> None:
     """One job; that it is done, the next one says."""
-    status = run_command(args.command_words, job.raw_data, _environment(args.name, job))
+    env = _environment(args.name, job)
+    status = run_command(args.command_words, job.raw_data, env, prints_to_stderr=args.json)
     if status:
         if not args.json:
             print(f"{args.name}: job {job.seq}: status {status}, delivery {job.deliveries}", file=sys.stderr)

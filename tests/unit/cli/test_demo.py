@@ -31,6 +31,8 @@ class Demo:
             command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.said: list[str] = []
+        self.printed: list[str] = []
+        """Of what it said, that on stdout."""
         self._came = threading.Condition()
         self._open = 2
         self._readers = [
@@ -44,6 +46,8 @@ class Demo:
         for line in pipe:
             with self._came:
                 self.said.append(line)
+                if pipe is self.process.stdout:
+                    self.printed.append(line)
                 self._came.notify_all()
         with self._came:
             self._open -= 1
@@ -98,3 +102,16 @@ def test_the_demo_has_something_of_everything_and_leaves_nothing(tmp_path: Path)
         status = demo.end()
     assert status == 0, "".join(demo.said)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_as_json_prints_one_report(tmp_path: Path) -> None:
+    """[U-10, U-13]"""
+    demo = Demo(tmp_path, "--json")
+    try:
+        url = json.loads(demo.line('"listening"'))["url"]
+        demo.line('"ok"')
+    finally:
+        status = demo.end()
+    assert status == 0, "".join(demo.said)
+    assert [json.loads(line) for line in demo.printed] == [{"ok": True, "url": url, "seed": 1}]
+    assert all(isinstance(json.loads(line), dict) for line in demo.said)

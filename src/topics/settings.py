@@ -278,10 +278,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What selects a server for the client and the command line; `serve` ignores both."""
+    """What selects a server for the client and the command line; `serve` ignores all of it."""
 
     url: str = _text("http://127.0.0.1:4000", "Server that the client and the commands talk to.", check=_check_url)
     api_key: str | None = _secret("API key that the client presents.")
+    profile: str | None = _optional("Server of `topics.toml` that the commands talk to, unless one is named otherwise.")
 
 
 class Loaded(NamedTuple):

@@ -195,6 +195,12 @@ def test_an_unknown_variable_is_warned_about_with_the_nearest_name() -> None:
     assert loaded.warnings == ["TOPICS_PROT is not a known setting and is ignored; the nearest is TOPICS_PORT"]
 
 
+def test_what_selects_a_server_is_no_unknown_variable() -> None:
+    """[ENV-3, U-11]"""
+    assert settings.parse({"TOPICS_URL": "x", "TOPICS_API_KEY": "x", "TOPICS_PROFILE": "plant3"}).warnings == []
+    assert settings.parse_client({"TOPICS_PROFILE": "plant3"}).profile == "plant3"
+
+
 def test_the_servers_settings_ignore_the_clients_and_the_other_way_round() -> None:
     env = {"TOPICS_URL": "https://log.example:4000", "TOPICS_API_KEY": "k", "TOPICS_PORT": "bad"}
     client = settings.parse_client(env)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -74,3 +75,13 @@ def test_who_is_no_topics_server_is_told_in_one_line(run: Run, what: str) -> Non
             bad = ran.status != 1 or "Traceback" in ran.err or "internal" in ran.err or len(ran.err.splitlines()) != 1
             found += [(line, ran)] if bad else []
     assert not found, "\n".join(map(str, found))
+
+
+def test_the_state_of_a_server_that_is_not_ready_is_told(run: Run) -> None:
+    """[U-13]"""
+    error = {"code": "not_ready", "message": "no space", "detail": {"state": "full"}}
+    with stranger(answer("503 Service Unavailable", json.dumps({"error": error}).encode())) as url:
+        ran = run("write", "t", "--data", "1", "--url", url, "--json")
+    assert ran.status == 1
+    told = json.loads(ran.err)["error"]
+    assert (told["code"], told["detail"]) == ("not_ready", {"state": "full"})

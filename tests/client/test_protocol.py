@@ -57,6 +57,20 @@ def test_an_error_comes_back_as_what_it_was(error: errors.TopicsError) -> None:
 
 
 @pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ({"state": "full"}, {"state": "full"}),
+        ({"state": "replaying", "replay_progress": 0.5}, {"state": "replaying", "replay_progress": 0.5}),
+        ({"code": "mine"}, {}),
+        (None, {}),
+    ],
+)
+def test_a_server_that_is_not_ready_says_in_which_state_it_is(detail: object, told: dict[str, object]) -> None:
+    """[A-5, U-13]"""
+    assert vars(failure.of("not_ready", "why", detail)) == told
+
+
+@pytest.mark.parametrize(
     ("status", "body", "kind"),
     [
         (500, b'{"error":{"code":"internal","message":"a bug"}}', errors.ServerError),

@@ -62,7 +62,8 @@ def _throttled(message: str, detail: Detail) -> TopicsError:
 
 
 def _not_ready(message: str, detail: Detail) -> TopicsError:
-    return _made(_STATES.get(str(detail.get("state")), errors.TimingError), message, detail, ())
+    kind = _STATES.get(str(detail.get("state")), errors.TimingError)
+    return _made(kind, message, detail, tuple(name for name in ("state", "replay_progress") if name in detail))
 
 
 _SHARED: Final[dict[str, Callable[[str, Detail], TopicsError]]] = {

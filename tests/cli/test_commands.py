@@ -377,12 +377,12 @@ def test_routers_are_added_listed_and_removed(run: Run, client: Client, name: st
 
 
 def test_checkpoint_of_a_server_and_of_a_store(run: Run, tmp_path: Path) -> None:
-    """[A-15]"""
+    """[A-15, U-13]"""
     assert "sealed" in run("checkpoint", "--json").told
     with topics.open(str(tmp_path / "store")) as log:
         log.append("a", 1)
     told = run("checkpoint", "--path", str(tmp_path / "store"), "--json").told
-    assert told["topics"] == 1
+    assert (told["ok"], told["topics"]) == (True, 1)
     assert run("checkpoint", "--path", str(tmp_path / "nothing")).status == 1
     assert not (tmp_path / "nothing").exists()
 

@@ -55,4 +55,4 @@ def _of_store(path: str) -> dict[str, Any]:
     inspect_names(OsFs(), path)  # refuses what is no store, before an engine makes one of it
     with Log(Engine.open(path, settings.from_env().settings)) as log:
         done = log.checkpoint()
-    return {"topics": done.topics, "sealed": done.sealed}
+    return {"ok": True, "topics": done.topics, "sealed": done.sealed}

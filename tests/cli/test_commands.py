@@ -424,6 +424,18 @@ def test_profiles_name_servers_and_their_keys(tmp_path: Path, run: Run, monkeypa
         )
 
 
+def test_a_key_may_have_any_letters(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[KEY-1, U-11] From the environment, a file and stdin."""
+    with running(tmp_path / "locked", {"TOPICS_API_KEYS": "clé"}) as locked:
+        monkeypatch.setenv("TOPICS_API_KEY", "clé")
+        assert run("write", "a", "--data", "1", "--url", locked.url).status == 0
+        monkeypatch.delenv("TOPICS_API_KEY")
+        (tmp_path / "key").write_bytes("clé\n".encode())
+        assert run("ls", "--quiet", "--url", locked.url, "--api-key-file", str(tmp_path / "key")).out == "a\n"
+        stdin = "clé\n".encode()
+        assert run("ls", "--quiet", "--url", locked.url, "--api-key-file", "-", stdin=stdin).out == "a\n"
+
+
 @pytest.mark.parametrize(
     "text", ["default = 'x'\n", "[profiles.a]\nurl = 5\n", "[profiles.a]\nkey = 'x'\n", "not toml", "profiles = 1\n"]
 )

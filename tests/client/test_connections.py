@@ -194,6 +194,18 @@ def test_keys_decide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
+def test_a_key_may_have_any_letters(tmp_path: Path, kind: str) -> None:
+    """[KEY-1] Calls and streams."""
+    with running(tmp_path, {"TOPICS_API_KEYS": "clé-鍵"}) as locked:
+        with client_of(kind, locked.url, "clé-鍵") as one:
+            one.append("a", 1)
+            with one.watch({"a": 0}) as events:
+                assert next(events).data == 1
+        with client_of(kind, locked.url, "clè-鍵") as one, pytest.raises(errors.Unauthorized):
+            one.state("a")
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
 def test_it_works_over_tls_and_only_with_a_certificate_that_is_trusted(kind: str) -> None:
     """[A-6]"""
     with running(tls=server_context()) as encrypted:

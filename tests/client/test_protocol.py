@@ -119,10 +119,27 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 def test_a_key_never_shows_in_an_error() -> None:
     """[U-14]"""
-    for key in ("se cret\n", "sécret", " secret"):
+    for key in (
+        "se cret\n",
+        "se\r\nhost: y",
+        "se\0cret",
+        "se\x7fcret",
+        "se\ud800cret",
+        "se\udc0acret",
+        " secret",
+        "secret\xa0",
+    ):
         with pytest.raises(errors.CallerError) as caught:
             Protocol("http://x", key)
         assert key.strip() not in str(caught.value)
+
+
+def test_a_key_goes_out_as_utf_8_and_stays_one_line() -> None:
+    """[KEY-1] Nothing outside of ASCII becomes a byte that ends a line."""
+    for key in ("clé", "鍵", "🔑", "a\u2028b", "a\x85b", "ĊčĀ"):
+        protocol = Protocol("http://x", key)
+        head = protocol.address.head(Request("GET", "/"), protocol.token)
+        assert head.split(b"\r\n")[2:] == [b"authorization: Bearer " + key.encode(), b"", b""]
 
 
 def test_a_request_is_bytes() -> None:

@@ -236,7 +236,7 @@ class AsyncClient(AsyncSurface):
         return reading.answer()
 
     async def _send(self, connection: Connection, request: Request) -> None:
-        await connection.send(self.protocol.address.head(request, self.protocol.api_key), request.body)
+        await connection.send(self.protocol.address.head(request, self.protocol.token), request.body)
 
     async def open_stream(self, request: Request) -> Stream | Answer | Fault:
         """A stream, or why there is none."""

@@ -1,7 +1,7 @@
 """HTTP/1.1 as a client speaks it: a request as bytes, an answer from bytes. No I/O; one thread at a time.
 
     address = Address.parse("http://127.0.0.1:4000")
-    bytes   = address.head(request, key)            what to send
+    bytes   = address.head(request, token(key))     what to send
     reader  = Reading(); reader.feed(received)      until `reader.is_complete`
 
 Parsing is `httptools`; a body that ends with the connection is taken for whole only where the answer says so.
@@ -9,6 +9,7 @@ Parsing is `httptools`; a body that ends with the connection is taken for whole 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from topics.errors import CallerError
 ANSWER_S: Final = 60.0
 """How long an answer may take, unless the call itself waits."""
 HEAD_BYTES_MAX: Final = 1 << 16
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Request(NamedTuple):
@@ -81,18 +83,31 @@ class Address(NamedTuple):
         port = (443 if secure else 80) if port is None else port
         return cls(f"{parts.scheme}://{shown}:{port}{base}", secure, host, port, base)
 
-    def head(self, request: Request, key: str | None) -> bytes:
+    def head(self, request: Request, token: str | None) -> bytes:
         """Everything of a request but its body; `CallerError` for a path that would end its line early."""
         if not request.path.startswith("/") or not _is_plain(request.method + request.path):
             raise CallerError(f"{request.method} {request.path!r} is no request: the path begins with / and is encoded")
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = [f"{request.method} {self.base}{request.path} HTTP/1.1", f"host: {host}:{self.port}"]
-        if key is not None:
-            lines.append(f"authorization: Bearer {key}")
+        if token is not None:
+            lines.append(f"authorization: Bearer {token}")
         if request.body is not None:
             lines += [f"content-type: {request.content_type}", f"content-length: {len(request.body)}"]
         lines += [f"{name}: {value}" for name, value in request.headers]
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def token(key: str) -> str:
+    """A key as heads, which are latin-1, have it: the bytes of its UTF-8 [KEY-1]; `CallerError` for what is no key.
+
+    None of those bytes but a control character of ASCII could end a line. The error does not repeat the key.
+    """
+    if _CONTROL.search(key) or key.strip() != key:
+        raise CallerError("a key has no control characters, and no blanks around it")
+    try:
+        return key.encode().decode("latin-1")
+    except UnicodeEncodeError:
+        raise CallerError("a key is text that UTF-8 can spell") from None
 
 
 def _is_plain(text: str) -> bool:

@@ -20,9 +20,9 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from topics.client import answers, body, failure
-from topics.client.http1 import ANSWER_S, Address, Answer, Request
+from topics.client.http1 import ANSWER_S, Address, Answer, Request, token
 from topics.client.retry import BUDGET_S, Fault, Outage
-from topics.errors import CallerError, RouterNotFound, TopicsError, Unreachable
+from topics.errors import RouterNotFound, TopicsError, Unreachable
 from topics.fs import process_id
 from topics.model import (
     AbortResult,
@@ -97,9 +97,7 @@ class Protocol:
 
     def __init__(self, url: str, api_key: str | None = None, *, retry_s: float = BUDGET_S) -> None:
         self.address = Address.parse(url)
-        if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key):
-            raise CallerError("a key has only visible ASCII characters")  # without repeating it
-        self.api_key = api_key or None
+        self.token = token(api_key) if api_key else None
         self.retry_s = retry_s
         self.met = False
         """Whether the server has ever answered [U-21]."""

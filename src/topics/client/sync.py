@@ -266,7 +266,7 @@ class Client(Surface):
         return reading.answer()
 
     def _send(self, connection: Connection, request: Request) -> None:
-        head = self.protocol.address.head(request, self.protocol.api_key)
+        head = self.protocol.address.head(request, self.protocol.token)
         connection.send(head, request.body, request.answer_s)
 
     def open_stream(self, request: Request) -> Stream | Answer | Fault:

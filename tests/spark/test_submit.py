@@ -62,7 +62,8 @@ def test_a_job_runs_where_the_package_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_only_jobs_over_a_store_are_submitted(tmp_path: Path) -> None:
+    """[U-10]"""
     done = submit("--archive", str(tmp_path / "a.zip"), "demo")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "demo is no job over a store" in done.stderr
     assert list(tmp_path.iterdir()) == []

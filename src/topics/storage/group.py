@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from topics import paths
 from topics.codec import control, frame
-from topics.codec.frame import FrameCodec
+from topics.codec.frame import Buffer, FrameCodec, NotAFrame, Why
 from topics.codec.scan import Place, Scan, zero_tail
 from topics.errors import UnsupportedFormat, WalCorrupt
 from topics.fs import File, Fs, close_quietly, pread_exact, pwrite_all, replace_file
@@ -174,12 +174,8 @@ class _Judge:
 
     def _open_mark(self, number: int, view: memoryview) -> control.OpenMark | None:
         """The open mark, which must belong to this place; `None` where salvage put a Pad over it."""
-        try:
-            first = frame.decode(view)
-            mark = control.decode_body(first.type, first.data) if first.type == control.MARK else None
-        except ValueError:
-            return None
-        if not isinstance(mark, control.OpenMark):
+        mark = open_mark(view, f"WAL group {self._key!r}, {paths.wal_file(number)}")
+        if mark is None:
             return None
         shard = paths.parse_shard_dir(self._key) if self._key else 0
         if mark.file != number or mark.shard != shard or (not self._key and mark.shards != 1):
@@ -206,6 +202,21 @@ class _Judge:
             f"{count} valid frames of topics {topics} lie at or behind it; "
             "nothing was changed; `topics doctor --salvage` is the way on"
         )
+
+
+def open_mark(head: Buffer, where: str) -> control.OpenMark | None:
+    """The open mark that a file begins with; None if it does not, or its bytes are bad.
+
+    An intact one that is not understood is a newer version's, and so is the file: `UnsupportedFormat` [S-7, S-26].
+    """
+    try:
+        first = frame.decode(head)
+    except NotAFrame as error:
+        if error.why is Why.FORMAT:
+            raise UnsupportedFormat(f"{where}, {error}: written by a newer version") from error
+        return None
+    mark = control.decode_body(first.type, first.data) if first.type == control.MARK else None
+    return mark if isinstance(mark, control.OpenMark) else None
 
 
 def _read(fs: Fs, path: str) -> memoryview:

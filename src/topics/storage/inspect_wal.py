@@ -28,6 +28,7 @@ from topics.errors import MetadataLost, UnsupportedFormat
 from topics.fs import Fs, close_quietly, pread_all
 from topics.storage import salvage
 from topics.storage.findings import Area, Collector, Severity
+from topics.storage.group import open_mark
 from topics.storage.reindex import Range, ranges_of
 
 Looked = Callable[[int], None]
@@ -213,7 +214,7 @@ class _Group:
         elif scan.verdict == "corrupt":
             code = "wal_damaged" if needed else "wal_damaged_old"
             found.add(code, where, self._ranges(number, data, start, place))
-        self._open_mark(number, data, whole, first_needed)
+        self._open_mark(number, data, whole, start, first_needed)
         if scan.verdict == "clean":
             self._ends[number] = scan.end
         self._content(view, rows, start, needed)
@@ -231,9 +232,14 @@ class _Group:
         spans = ", ".join(f"{span.start}..{span.end}" for span in damage.spans[:10])
         return f"{damage.why}; damaged: {spans}; {len(beyond)} valid frames beyond, of topics [{topics}]"
 
-    def _open_mark(self, number: int, data: bytes, rows: npt.NDArray[np.void], first_needed: int) -> None:
-        mark = salvage.open_mark(data)
+    def _open_mark(self, number: int, data: bytes, rows: npt.NDArray[np.void], start: int, first_needed: int) -> None:
         found, where = self._found, self._name(number)
+        try:
+            mark = open_mark(data, where)
+        except UnsupportedFormat as error:
+            if start:  # else its verdict says so
+                found.add("wal_newer", where, str(error))
+            return
         if mark is None:
             if len(rows) and rows["type"][0] != frame.PAD and int(rows["offset"][0]) == 0:
                 found.add("wal_no_open_mark", where, "does not begin with an open mark")

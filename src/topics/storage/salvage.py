@@ -167,16 +167,6 @@ def numbers_in(fs: Fs, dir: str) -> list[int]:
     return sorted(n for name in fs.listdir(dir) if (n := paths.parse_wal_file(name)) is not None)
 
 
-def open_mark(head: bytes) -> control.OpenMark | None:
-    """The open mark that a file begins with; None if it does not, or it cannot be read."""
-    try:
-        first = frame.decode(head)
-        mark = control.decode_body(first.type, first.data) if first.type == control.MARK else None
-    except ValueError:
-        return None
-    return mark if isinstance(mark, control.OpenMark) else None
-
-
 def is_misplaced(mark: control.OpenMark, key: str, number: int) -> bool:
     """Whether a file's own open mark says that it is another one [S-135]."""
     shard = paths.parse_shard_dir(key) if key else 0
@@ -230,7 +220,7 @@ class _GroupPlan:
 
     def _refuse_misplaced(self) -> None:
         for n in self._content:
-            mark = open_mark(_head(self._fs, self._path(n)))
+            mark = self._open_mark(n)
             if mark is not None and is_misplaced(mark, self._key, n):
                 said = f"file {mark.file} of shard {mark.shard} of {mark.shards}"
                 raise WalCorrupt(
@@ -238,9 +228,13 @@ class _GroupPlan:
                     "give it back its place and run this again"
                 )
 
+    def _open_mark(self, number: int) -> control.OpenMark | None:
+        head = _head(self._fs, self._path(number))
+        return groups.open_mark(head, f"WAL group {self._key!r}, {paths.wal_file(number)}")
+
     def _length_by_next(self, number: int) -> int | None:
         """The length that the next file's open mark gives this one [S-68]."""
-        mark = open_mark(_head(self._fs, self._path(number + 1))) if number + 1 in self._content else None
+        mark = self._open_mark(number + 1) if number + 1 in self._content else None
         prev = mark.prev if mark is not None else None
         return prev[1] if isinstance(prev, tuple) and prev[0] == number else None
 

@@ -97,6 +97,17 @@ def open_mark(
     return FrameCodec().preamble(FileInfo(number, prev, OpenContext(run, "boot", shard, shards, TS)))
 
 
+NEWER_MARKS = {"format": (b"\xa3fmt\x02", b"\xa3fmt\x03"), "body version": (b"\xa1v\x01", b"\xa1v\x02")}
+
+
+def newer_open_mark(number: int, how: str) -> bytes:
+    """An intact open mark as a later version may write it."""
+    old, new = NEWER_MARKS[how]
+    data = frame.decode(open_mark(number)).data
+    assert data.count(old) == 1
+    return frame._encode(control.MARK, frame.SYNCED_PREFIX, 0, 0, TS, data.replace(old, new))
+
+
 def append(seq: int, size: int = 64, *, topic: int = TOPIC, durable: bool = False) -> bytes:
     """A submission of one record in a frame of exactly `size` bytes, of digits so that no byte is zero."""
     data = (b"%d." % seq).ljust(size - frame.FRAME_BYTES_MIN, b"x")

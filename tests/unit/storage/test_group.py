@@ -399,14 +399,21 @@ def test_intact_bytes_of_a_newer_version_are_never_cut(newer: bytes, place: str)
     assert kit.name(1) in str(caught.value)
 
 
-def test_a_wal_of_a_newer_format_is_refused() -> None:
-    """S-7, S-67: the open mark's `fmt`."""
-    mark = kit.open_mark(1)
-    data = frame.decode(mark).data.replace(b"\xa3fmt\x02", b"\xa3fmt\x03")
-    newer = frame._encode(control.MARK, frame.SYNCED_PREFIX, 0, 0, kit.TS, data)
-    disk = kit.layout({1: newer + kit.append(1)})
-    with pytest.raises(UnsupportedFormat):
-        unchanged(disk, lambda: kit.read(disk))
+@pytest.mark.parametrize("behind", [False, True], ids=["from the start", "position behind it"])
+@pytest.mark.parametrize("how", kit.NEWER_MARKS)
+def test_a_wal_of_a_newer_format_is_refused(how: str, behind: bool) -> None:
+    """S-7, S-26, S-67: the open mark's `fmt` or body version, also where replay begins behind it."""
+    newer = kit.newer_open_mark(1, how)
+    disk = kit.layout({1: newer + kit.append(1) + kit.append(2)})
+    with pytest.raises(UnsupportedFormat) as caught:
+        unchanged(disk, lambda: kit.read(disk, (1, len(newer) + 64 if behind else 0)))
+    assert kit.name(1) in str(caught.value)
+
+
+def test_a_damaged_open_mark_behind_the_position_does_not_matter() -> None:
+    """S-26, S-63: bad bytes are no newer version's, and nobody replays them."""
+    disk = kit.layout({1: kit.flip(ONE, 20)})
+    assert kit.read(disk, (1, MARK)).files[0].mark is None
 
 
 def test_newer_bytes_behind_a_torn_place_do_not_matter() -> None:

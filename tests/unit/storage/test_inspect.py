@@ -411,6 +411,9 @@ WAL_FAULTS: dict[str, tuple[Files, str]] = {
     "misplaced": (logs({1: kit.log_file(7, kit.append(1))}), "wal_misplaced"),
     "current": (logs({1: ONE}, current=2), "current_beyond"),
     "newer": (logs({1: ONE + frame._encode(99, 0, 7, 0, kit.TS, b"?")}), "wal_newer"),
+    "newer open mark behind the position": (
+        logs({1: kit.newer_open_mark(1, "format") + kit.append(1)}, position=(1, MARK)), "wal_newer"
+    ),
 }  # fmt: skip
 
 

@@ -316,6 +316,16 @@ def test_what_a_newer_version_wrote_is_never_padded(where: str) -> None:
         plan_salvage(disk_of({1: kit.log_file(1, *parts), 2: kit.log_file(2, kit.append(4))}), ROOT)
 
 
+@pytest.mark.parametrize("how", kit.NEWER_MARKS)
+def test_a_file_with_a_newer_open_mark_is_never_padded(how: str) -> None:
+    """S-7, S-67: also where replay begins behind the mark."""
+    mark = kit.newer_open_mark(1, how)
+    parts = mark + kit.append(1) + kit.flip(kit.append(2), 40)
+    disk = disk_of({1: parts, 2: kit.log_file(2, kit.append(4))}, more=position(1, len(mark)))
+    with pytest.raises(UnsupportedFormat):
+        plan_salvage(disk, ROOT)
+
+
 def test_lost_metadata_is_not_salvaged() -> None:
     """S-216: without a snapshot the log must begin with file 1; damaged snapshots cannot be made up for."""
     with pytest.raises(MetadataLost):

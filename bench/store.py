@@ -25,6 +25,7 @@ from topics.codec.place import segment_mask, topic_mask
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.fs import OsFs
+from topics.settings import SEGMENT_BYTES_MAX
 from topics.storage.snapshot import SnapshotStore
 
 TOPIC = "orders"
@@ -63,7 +64,7 @@ def killed(dir: Path, count: int) -> None:
         checkpoint_records=NEVER,
         checkpoint_bytes=NEVER,
         segment_max_events=NEVER,
-        segment_max_bytes=NEVER,
+        segment_max_bytes=SEGMENT_BYTES_MAX,
         tail_records_max=NEVER,
         tail_bytes_max=NEVER,
         wal_retain_files=NEVER,

@@ -39,6 +39,7 @@ COUNT_MAX = 2**63 - 1
 MS_MAX = 2**53
 RECORD_AND_META_BYTES_MAX = 32 * 2**20 - 64 * 2**10
 STRING_BYTES_MAX = 65535
+SEGMENT_BYTES_MAX = 2 * 2**30
 
 Kind = Literal["text", "flag", "count", "bytes", "ms", "port", "choice", "words", "secret"]
 Zero = Literal["", "default", "unlimited", "off"]
@@ -213,7 +214,7 @@ class Settings:
     wal_init_zero: bool = _flag(True, "Write zeros into the next WAL file ahead of its use.")
     min_free_bytes: int = _bytes(256 * 2**20, "Free space below which writes are refused as full.", zero="off")
     segment_max_events: int = _count(10_000, "Records at which a segment is sealed.", 1)
-    segment_max_bytes: int = _bytes(64 * 2**20, "Size at which a segment is sealed.")
+    segment_max_bytes: int = _bytes(64 * 2**20, "Size at which a segment is sealed.", high=SEGMENT_BYTES_MAX)
     segment_max_age_ms: int = _ms(3_600_000, "Age at which a partial segment is sealed.", zero="off")
     segment_mmap: bool = _flag(True, "Map sealed segments into memory; off reads them with pread.")
     checkpoint_ms: int = _ms(5_000, "Time between checkpoints.")

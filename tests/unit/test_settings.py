@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics import settings
+from topics import EngineConfig, settings
 from topics.errors import SettingsError
 
 NUMBERS = [row for row in settings.TABLE if row.kind in ("count", "bytes", "ms", "port")]
@@ -102,6 +102,16 @@ def test_zero_shards_means_the_default_and_65_are_refused() -> None:
     assert value_of(row, "0") == 1
     assert value_of(row, "064") == 64
     assert "1 to 64" in str(refusal({row.name: "65"}))
+
+
+def test_segments_of_two_gibibytes_are_the_largest() -> None:
+    """[S-127]: for the server and for an engine in the same process."""
+    most = 2 << 30
+    row = next(row for row in settings.TABLE if row.field == "segment_max_bytes")
+    assert value_of(row, str(most)) == most == EngineConfig(segment_max_bytes=most).segment_max_bytes
+    assert f"to {most}" in str(refusal({row.name: str(most + 1)}))
+    with pytest.raises(SettingsError, match=f"to {most}"):
+        EngineConfig(segment_max_bytes=most + 1)
 
 
 @pytest.mark.parametrize(

@@ -530,12 +530,14 @@ class Checkpointer:
             then()
 
     def _durable_floor(self, topic: Topic) -> int:
-        """Everything below it is dead for good, by a synced mark or EvictWatermark [S-133]; no hole is [S-125]."""
-        if topic.marked is None:
-            return topic.ttl_floor
-        evicted = max(*topic.marked[1:3], topic.ttl_floor)
-        holes = topic.index.tail.holes(evicted, topic.marked[3] - 1) if topic.marked[3] > evicted else []
-        return holes[0].first if holes else max(evicted, topic.marked[3])
+        """Everything below it is dead for good, by a synced mark, EvictWatermark or Delete [S-133]; no hole is [S-125].
+
+        Deletes are synced before anything of the run is written.
+        """
+        evicted = max(topic.ttl_floor, *(topic.marked[1:3] if topic.marked is not None else (1,)))
+        below = topic.delete_below
+        holes = topic.index.tail.holes(evicted, below - 1) if below > evicted else []
+        return holes[0].first if holes else max(evicted, below)
 
     def _selected(self, topic: Topic, now: int, full: bool, seal: bool) -> bool:
         config, index = self._core.config, topic.index
@@ -727,6 +729,11 @@ class Checkpointer:
         """Whether tails hold so much that all of them have to be written now [S-153]."""
         totals, config = self._core.totals, self._core.config
         return totals.tail_records >= config.tail_records_max or totals.tail_bytes >= config.tail_bytes_max
+
+    @property
+    def is_early(self) -> bool:
+        """Whether a run is due before its time: for memory, or for space on the disk."""
+        return self.is_tail_full or (not self._running and self._snapshots.due_for_space())
 
     @property
     def running(self) -> bool:

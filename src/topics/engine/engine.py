@@ -724,7 +724,7 @@ class Engine:
         self._every("ttl", core.config.ttl_sweep_ms, now, self._sweep)
         if self._checkpointer is not None:
             rotations = sum(shard.counters.rotations for shard in core.wal.shards)
-            if rotations != self._rotations or self._checkpointer.is_tail_full:
+            if rotations != self._rotations or self._checkpointer.is_early:
                 self._rotations = rotations
                 self._due["checkpoint"] = now
             self._every("checkpoint", core.config.checkpoint_ms, now, self._checkpointer.tick)

@@ -14,7 +14,7 @@ import msgspec
 
 from topics.codec.snapshot import CommitRow, Encoder, Header, KeyRow, ProducerRow, RouterItem, TopicItem, WalRow
 from topics.engine.core import Core
-from topics.engine.pins import Everything
+from topics.engine.pins import NS_PER_MS, Everything
 from topics.engine.router import Router
 from topics.engine.topic import Topic
 from topics.errors import TopicsError, WalIo
@@ -24,6 +24,8 @@ log = logging.getLogger("topics.engine")
 
 SLICE = 256
 """Topics captured in one stretch [S-214]."""
+SPACE_GAP_MS = 1_000
+"""The least time between two that are taken so that a full shard gets space."""
 
 Done = Callable[[int | TopicsError | None], None]
 Rows = Mapping[str, WalRow]
@@ -43,6 +45,8 @@ class Snapshots:
         """Replay positions of the snapshots that are kept, newest first."""
         self._at_ms = core.clock.now_ms()
         self._at_bytes = 0
+        self._space_ns = core.clock.monotonic_ns()
+        """From when on one may be taken for space."""
         self._taking = False
         self._pins: Sequence[Everything] = ()
         self._named: dict[int, int] = {}
@@ -52,12 +56,28 @@ class Snapshots:
         """Whether enough was written, or enough time has passed, since the last one [S-210, S-219]."""
         core = self._core
         assert core.wal is not None
+        if self.due_for_space():
+            return True
         if not core.logged and not core.wal.orphans:
             return False
         elapsed = core.clock.now_ms() - self._at_ms
         if 0 <= elapsed < core.config.snapshot_gap_ms:
             return False
         return elapsed < 0 or elapsed >= core.config.snapshot_ms or self._written() >= core.config.snapshot_bytes
+
+    def due_for_space(self) -> bool:
+        """Whether one may let files of a full shard go: writes return soon after records were deleted [S-80, T11]."""
+        return self._core.clock.monotonic_ns() >= self._space_ns and self._frees_space()
+
+    def _frees_space(self) -> bool:
+        """Something was logged, or only the newer one of two lies behind it: files go by both [S-89]."""
+        core = self._core
+        assert core.wal is not None
+        full = [shard.key for shard in core.wal.shards if shard.state == "full"]
+        if not full or core.logged:
+            return bool(full)
+        at = [[rows[key].file_no if key in rows else 0 for key in full] for rows in self._retained]
+        return len(at) > 1 and at[0] != at[1]
 
     def _written(self) -> int:
         assert self._core.wal is not None
@@ -71,12 +91,13 @@ class Snapshots:
         """
         core = self._core
         assert core.wal is not None
-        unchanged = not core.logged and self.newest is not None and not core.wal.orphans
+        unchanged = not core.logged and self.newest is not None and not core.wal.orphans and not self._frees_space()
         if unchanged and not clean and not pins:
             done(self.newest if force else None)
             return
         assert not self._taking
         self._taking = True
+        self._not_for_space(SPACE_GAP_MS)
         core.logged = False
         self._pins = pins
         self._named = {}
@@ -182,10 +203,14 @@ class Snapshots:
 
         core.owner.aside("wal-helper", trim, trimmed)
 
+    def _not_for_space(self, ms: int) -> None:
+        self._space_ns = self._core.clock.monotonic_ns() + ms * NS_PER_MS
+
     def _over(self, done: Done, error: BaseException) -> None:
         """An attempt failed: the previous one stays in force and the next check tries again [S-217]."""
         self._taking = False
         self._core.logged = True
+        self._not_for_space(self._core.config.snapshot_check_ms)
         self.failed += 1
         log.error("no snapshot: %s", error)
         done(error if isinstance(error, TopicsError) else WalIo(_as_os_error(error), "writing a snapshot"))

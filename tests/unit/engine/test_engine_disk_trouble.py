@@ -339,6 +339,65 @@ def test_writes_return_when_space_is_back() -> None:
     assert kit.everything(store.crash()).seqs == [*acked, acked[-1] + 1]
 
 
+def bounded() -> tuple[Store, int]:
+    """A disk that the log has filled up to the bound, with two snapshots from before; the last seq."""
+    store = Store(min_free_bytes=4 << 20, wal_file_bytes=1 << 20)
+    engine = store.put()
+    for _ in range(2):
+        write(engine, 1)
+        engine.snapshot()
+    store.sim.capacity = 16 << 20
+    with suppress(StorageFull, CommitFailed):
+        for _ in range(1000):
+            write(engine, BIG * 100)
+    assert engine.health().state == "full"
+    return store, numbers(engine).head_seq
+
+
+def test_writes_return_when_everything_was_deleted() -> None:
+    """[S-80, S-89], T11: at most 5 s later; the log goes as soon as both snapshots lie behind what was deleted."""
+    store, last = bounded()
+    engine = store.engine
+    assert engine.delete(TOPIC, before_seq=last + 1).deleted == last
+    store.pass_time(5000)
+    assert engine.health().state == "ok"
+    assert len(store.files(".log")) <= 4
+    assert write(engine, "back").seqs == [last + 1]
+    assert kit.everything(store.crash()).values == ["back"]
+
+
+def test_snapshots_for_space_are_a_second_apart_and_end() -> None:
+    """[S-214, S-219]: however often the engine is woken; and what they log does not use up the room for deletes."""
+    store = Store(min_free_bytes=1 << 20, wal_file_bytes=1 << 20)
+    engine = store.put()
+    kit.each(engine, 60)
+    store.sim.capacity = store.sim._used * 512 + (1 << 19)
+    store.pass_time(2000)
+    assert engine.health().state == "full"
+    taken = [int(kit.metric(engine, "topics_snapshot_total"))]
+    for n in range(50):
+        engine.delete(TOPIC, seqs=[n + 1])
+        store.pass_time(100, 10)
+    taken.append(int(kit.metric(engine, "topics_snapshot_total")))
+    assert 1 <= taken[1] - taken[0] <= 6
+    store.pass_time(10_000)
+    settled, log = kit.metric(engine, "topics_snapshot_total"), store.sim.files()
+    store.pass_time(120_000)
+    assert kit.metric(engine, "topics_snapshot_total") == settled
+    assert store.sim.files() == log
+    assert engine.delete(TOPIC, before_seq=61).deleted == 10
+
+
+def test_a_snapshot_for_space_that_fails_is_tried_again_five_seconds_later() -> None:
+    """[S-217, S-80]: a disk without any space is not written to all the time."""
+    store, _ = full()
+    tried = []
+    for _ in range(20):
+        store.pass_time(1000, 50)
+        tried.append(kit.metric(store.engine, "topics_snapshot_failed_total"))
+    assert 2 <= tried[-1] <= 5
+
+
 @kit.after_every_stop
 def test_a_full_disk_loses_nothing_acknowledged(stop: str) -> None:
     """[S-80, R-1]: T11; also when the next start finds the disk still full."""

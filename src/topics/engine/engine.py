@@ -827,8 +827,8 @@ class Engine:
         assert core.wal is not None
         assert self._checkpointer is not None
         assert self._snapshots is not None
-        # Heads of `ephemeral` topics are kept by marks alone [DUR-7].
-        wrote = core.settling is None or bool(core.changed)
+        # Heads of `ephemeral` topics are kept by marks alone [DUR-7]; a snapshot of this run is not a clean one yet.
+        wrote = core.settling is None or bool(core.changed) or self._snapshots.total > 0
         if wrote:
             checkpointed: list[object] = []
             with self._owner:

@@ -19,11 +19,12 @@ import pytest
 import topics
 from tests.unit.engine import kit
 from tests.unit.engine.kit import PATH, TOPIC, Store, write
-from topics import errors
+from topics import errors, paths
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.errors import CallerError, DataDirInUse, EngineClosed, TopicsError
 from topics.model import TopicConfig, new
+from topics.storage.snapshot import SnapshotStore
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "put_topic": lambda engine: engine.put_topic("x"),
@@ -61,6 +62,20 @@ def test_closing_again_is_fine() -> None:
     calls = store.sim.disk_calls
     store.engine.close()
     assert store.sim.disk_calls == calls
+
+
+@pytest.mark.parametrize("ask", [lambda engine: engine.checkpoint(full=True), lambda engine: engine.snapshot()])
+def test_a_run_that_only_took_a_snapshot_ends_with_a_clean_one(ask: Callable[[Engine], object]) -> None:
+    """[S-352]: it has replaced what an earlier clean stop said."""
+    store = Store()
+    kit.each(store.put(), 3)
+    engine = store.reopen()
+    ask(engine)
+    engine.close()
+    newest = SnapshotStore(store.fs, f"{PATH}/{paths.META_DIR}").load(None)
+    assert newest is not None
+    assert newest.header.clean
+    assert kit.everything(store.open()).values == [1, 2, 3]
 
 
 def test_an_engine_closes_at_the_end_of_its_block(tmp_path: Path) -> None:

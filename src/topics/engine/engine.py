@@ -84,6 +84,7 @@ from topics.storage.snapshot import SnapshotStore
 from topics.storage.tail import WalFiles
 from topics.storage.tiers.open import open_root
 from topics.storage.tiers.store import ColdRoot
+from topics.wal.events import Meter
 
 log = logging.getLogger("topics.engine")
 
@@ -133,6 +134,7 @@ class Engine:
         self._core = core
         self._owner = owner
         self._pid = process_id()
+        self._meter: Meter | None = None
         self._lock: StoreLock | None = None
         self._snapshots: Snapshots | None = None
         self._checkpointer: Checkpointer | None = None
@@ -172,11 +174,12 @@ class Engine:
         progress: Callable[[float], None] | None = None,
         owner: LoopOwner | None = None,
         cold: ColdRoot | None = None,
+        meter: Meter | None = None,
     ) -> Engine:
         """Open the store in a directory, made if missing; `None` is a store in memory [S-351].
 
         With an `owner` the engine is for an event loop: see `lend_to`. `cold` is a tier that is used instead of the
-        one that `cold_dir` names.
+        one that `cold_dir` names. `meter` gets what the log's shards do, as from `topics.wal`; `node` is the shard.
         """
         settings = EngineConfig.of(config or EngineConfig())
         kernel.select(settings.kernel)
@@ -185,6 +188,7 @@ class Engine:
         core.service = partial(watch.service, core)
         core.tell = partial(system.write, core)
         engine = cls(core, owns)
+        engine._meter = meter
         if path is not None:
             core.boot = boot_id or (machine_boot_id() if fs is None else "boot-0")
             if cold is None and settings.cold_dir is not None:
@@ -346,7 +350,7 @@ class Engine:
             run=core.run, boot=core.boot, file_bytes=config.wal_file_bytes, init_zero=config.wal_init_zero,
             min_free_bytes=config.min_free_bytes, max_fds=min(config.max_fds or MAX_FDS, MAX_FDS),
             max_submissions=config.queue_submissions, max_pending_bytes=config.queue_bytes,
-            retired=[row for row in found.rows if row.retired],
+            retired=[row for row in found.rows if row.retired], meter=self._meter,
         )  # fmt: skip
 
     def _tidy(self, deleted: set[int]) -> None:
@@ -1202,6 +1206,22 @@ class EngineAio:
         """See `Engine.snapshot`."""
         result = await self._run(lambda done: self._engine._checkpoint(False, True, done))
         return result.snapshot or 0
+
+    async def metrics(self) -> dict[str, float]:
+        """See `Engine.metrics`; the loop goes on in between."""
+        engine = self._engine
+        engine.check_open()
+        with engine.owner:
+            sweep = engine.begin_metrics()
+        while True:
+            with engine.owner:
+                if sweep.step():
+                    return sweep.found.flat()
+            await asyncio.sleep(0)
+
+    async def tick(self) -> None:
+        """See `Engine.tick`."""
+        self._engine.tick()
 
     async def close(self) -> None:
         """See `Engine.close`; the loop goes on meanwhile."""

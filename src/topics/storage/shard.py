@@ -45,6 +45,7 @@ from topics.fs import Fs
 from topics.storage.group import Group, write_current
 from topics.storage.owner import Owner
 from topics.wal.core import SegmentedLog
+from topics.wal.events import Meter, MeterObserver, NoopMeter
 from topics.wal.naming import ServerNaming
 
 log = logging.getLogger("topics.storage")
@@ -184,6 +185,7 @@ class Shard:
         max_submissions: int = SUBMISSIONS_MAX,
         max_pending_bytes: int = PENDING_BYTES_MAX,
         min_free_bytes: int = 0,
+        meter: Meter | None = None,
     ) -> None:
         self.key = group.key
         self.state: State = "ok"
@@ -209,6 +211,7 @@ class Shard:
         self._lane = f"wal-{shard:02d}"
         self._first_file = max(group.last_number + 1, first_file or 1)
         self._open_mark = (run, boot, shard, shards)
+        self._observer = _Observer(self, meter or NoopMeter(), shard)
         self.log = SegmentedLog(
             fs,
             group.dir,
@@ -216,7 +219,7 @@ class Shard:
             FrameCodec(),
             max_segment_size=file_bytes,
             clock=clock,
-            observer=_Observer(self),
+            observer=self._observer,
             fd_cache_size=64,
             init_zero=init_zero,
             announce=lambda number: write_current(fs, group.dir, number),
@@ -532,14 +535,17 @@ class Shard:
         self.counters.batches += 1
         self.counters.bytes_written += batch.size
         file_no, offset = batch.place
+        frames = 0
         for submission in batch.queue:
-            self.counters.frames += submission.frames
+            frames += submission.frames
             lsn = Lsn(file_no, offset)
             offset += submission.size
             if submission.durable:
                 self._waiting.append(_Waiting((file_no, offset), lsn, batch.since_ns, submission))
             else:
                 self._written.append((lsn, submission))
+        self.counters.frames += frames
+        self._observer.written(frames, batch.size)
         if newly_dirty and not self._syncing and (not self._waiting or self.pressure > WINDOW_ABOVE):
             # Otherwise a sync is about to begin anyway, or one runs, whose end tells what is due.
             self.on_due()
@@ -876,33 +882,28 @@ class _BelowBound(WriteFailed):
     """There is space, but less than must be left [S-80]."""
 
 
-class _Observer:
-    """Counts for the shard what its files report; the server has names of its own for it [W-25]."""
+class _Observer(MeterObserver):
+    """Counts for the shard what its files report; the server has names of its own for it [W-25].
 
-    def __init__(self, shard: Shard) -> None:
+    Whoever embeds the engine may give a meter, which gets it under the names of 07 §2.
+    """
+
+    def __init__(self, shard: Shard, meter: Meter, node: int) -> None:
+        super().__init__(meter, node)
+        labels = {"node": str(node)}
         self._shard = shard
+        self._records = meter.counter("wal_records_total", labels)
+        self._bytes = meter.counter("wal_bytes_total", labels)
 
-    def created(self, id: int) -> None:
-        return None
-
-    def rotated(self, id: int, size: int) -> None:
-        return None
+    def written(self, frames: int, size: int) -> None:
+        """A batch is in the file."""
+        self._records.inc(frames)
+        self._bytes.inc(size)
 
     def synced(self, id: int, ms: float) -> None:
+        super().synced(id, ms)
         shard = self._shard
         spent = int(ms * 1e6)
         shard.counters.note_sync(spent // 1000)
         shard._sync_ewma_ns = spent if not shard._sync_ewma_ns else (7 * shard._sync_ewma_ns + spent) // 8
         shard._synced_at_ns = shard._clock.monotonic_ns()
-
-    def truncated(self, id: int, size: int) -> None:
-        return None
-
-    def deleted(self, id: int) -> None:
-        return None
-
-    def segments(self, count: int) -> None:
-        return None
-
-    def latched(self) -> None:
-        return None

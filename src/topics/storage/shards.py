@@ -25,6 +25,7 @@ from topics.storage.owner import Owner
 from topics.storage.shard import Shard
 from topics.storage.tail import WalFiles, unpack
 from topics.storage.walread import WalReader
+from topics.wal.events import Meter
 
 log = logging.getLogger("topics.storage")
 
@@ -69,6 +70,7 @@ class Shards:
         max_submissions: int,
         max_pending_bytes: int,
         retired: Iterable[WalRow] = (),
+        meter: Meter | None = None,
     ) -> None:
         self._fs = fs
         self._wal_dir = wal_dir
@@ -81,6 +83,7 @@ class Shards:
                 fs, found.group, owner=owner, clock=clock, run=run, boot=boot, shard=number, shards=shards,
                 file_bytes=file_bytes, init_zero=init_zero, first_file=found.first_file,
                 min_free_bytes=min_free_bytes, max_submissions=max_submissions, max_pending_bytes=max_pending_bytes,
+                meter=meter,
             )  # fmt: skip
             self.shards.append(shard)
         self._by_key = {shard.key: shard for shard in self.shards}

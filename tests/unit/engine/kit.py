@@ -101,7 +101,7 @@ class Store:
     def open(self, **more: Any) -> Engine:
         """Open the engine on the disk as it is."""
         options = {name: more.pop(name, value) for name, value in self.options.items()}
-        known = {name: more.pop(name) for name in list(more) if name != "assume_crash"}
+        known = {name: more.pop(name) for name in list(more) if name not in ("assume_crash", "meter")}
         config = EngineConfig(**{**options, **known})
         fs = None if self.path is None else self.fs
         self.engine = Engine.open(

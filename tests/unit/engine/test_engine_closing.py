@@ -25,6 +25,7 @@ from topics.engine.engine import Engine
 from topics.errors import CallerError, DataDirInUse, EngineClosed, TopicsError
 from topics.model import TopicConfig, new
 from topics.storage.snapshot import SnapshotStore
+from topics.wal import EventStream, PrometheusMeter
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "put_topic": lambda engine: engine.put_topic("x"),
@@ -325,6 +326,55 @@ def test_every_operation_has_a_coroutine(tmp_path: Path) -> None:
 
     with kit.open_real(tmp_path / "store") as engine:
         asyncio.run(asyncio.wait_for(run(engine), 60))
+
+
+def test_coroutines_tell_metrics_and_do_what_is_due() -> None:
+    """06 §18: `engine.aio` has the names of the engine; S-355."""
+    store = Store()
+    engine = store.put(durability="disk")
+    kit.each(engine, 3)
+
+    async def use() -> tuple[dict[str, float], dict[str, float]]:
+        before = await engine.aio.metrics()
+        store.clock.advance(60_000)
+        await engine.aio.tick()
+        return before, await engine.aio.metrics()
+
+    before, after = asyncio.run(use())
+    assert before["topics_records_live"] == 3
+    assert after["topics_ckpt_total"] == before["topics_ckpt_total"] + 1
+    assert after == engine.metrics()
+    engine.close()
+    with pytest.raises(EngineClosed):
+        asyncio.run(engine.aio.metrics())
+    with pytest.raises(EngineClosed):
+        asyncio.run(engine.aio.tick())
+
+
+def test_a_meter_gets_what_the_shards_do() -> None:
+    """06 §18, 07 §2: events and metrics of each shard's files; `node` is the number of the shard."""
+    meter = PrometheusMeter()
+    stream = EventStream(meter=meter)
+    store = Store(wal_shards=2, opened=False)
+    engine = store.open(meter=stream)
+    names = [f"topic-{n}" for n in range(8)]
+    for name in names:
+        engine.put_topic(name, {"durability": "fsync"})
+        write(engine, 1, name=name)
+    told = [line for line in meter.render().splitlines() if not line.startswith("#")]
+    counted = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in told}
+    total = engine.metrics()
+    for series, metric in (
+        ("wal_records_total", "topics_wal_frames_total"),
+        ("wal_bytes_total", "topics_wal_bytes_written_total"),
+        ("wal_fsync_ms_count", "topics_wal_fsyncs_total"),
+    ):
+        assert counted[f'{series}{{node="0"}}'] > 0
+        assert counted[f'{series}{{node="0"}}'] + counted[f'{series}{{node="1"}}'] == total[metric]
+    engine.close()
+    assert {(event.node, event.kind) for event in stream} >= {
+        (n, k) for n in (0, 1) for k in ("segment_created", "fsync")
+    }
 
 
 def test_coroutines_refuse_a_closed_engine(tmp_path: Path) -> None:

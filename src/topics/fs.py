@@ -345,6 +345,20 @@ class OsFile:
 _FLAGS = {"r": os.O_RDONLY, "rw": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT}
 
 
+def _make_dirs(path: str) -> None:
+    """A directory and the missing ones above it, each 0700 [S-12]; `os.makedirs` leaves those above to the umask."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    if above and above != path:
+        _make_dirs(above)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 class OsFs:
     """The real disk. Relative paths mean what they meant when it was made: a later chdir moves nothing."""
 
@@ -379,7 +393,7 @@ class OsFs:
             os.close(fd)
 
     def makedirs(self, path: str) -> None:
-        os.makedirs(self._at(path), mode=0o700, exist_ok=True)
+        _make_dirs(self._at(path))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._at(path))

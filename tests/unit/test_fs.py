@@ -108,6 +108,29 @@ def test_descriptors_are_not_inherited(fs: OsFs, path: str) -> None:
     file.close()
 
 
+def test_every_directory_that_is_made_is_the_owners_alone(fs: OsFs, tmp_path: Path) -> None:
+    """[S-12]: also those above the one asked for, whatever the umask; what was there stays as it was."""
+    (tmp_path / "there").mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        fs.makedirs(str(tmp_path / "there" / "a" / "b" / "c"))
+        fs.makedirs(str(tmp_path / "there" / "a" / "b" / "d") + "/")
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "there").rglob("*"))
+    assert len(made) == 4
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
+    assert (tmp_path / "there").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_in_the_way_of_a_directory_is_an_error(fs: OsFs, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        fs.makedirs(str(tmp_path / "file"))
+    with pytest.raises((FileExistsError, NotADirectoryError)):
+        fs.makedirs(str(tmp_path / "file" / "a"))
+
+
 def test_a_tree_is_made_listed_renamed_and_removed(fs: OsFs, tmp_path: Path) -> None:
     base = str(tmp_path / "a" / "b")
     fs.makedirs(base)

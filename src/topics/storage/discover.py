@@ -104,7 +104,8 @@ def discover(fs: Fs, dir: str, store: SnapshotStore) -> Found:
     keys = _groups(fs, wal_dir)
     numbers = store.numbers()
     fresh = not numbers and not any(_wal_numbers(fs, group_dir(wal_dir, key)) for key in keys)
-    store_id = _store_id(fs, meta, store, fresh=fresh)
+    known = _read_store_id(fs, meta)
+    store_id = known or _missing_store_id(meta, store, fresh=fresh)
     snapshot = store.load(store_id)
     if snapshot is None:
         _require_metadata(fs, wal_dir, topics_dir, keys, fresh)
@@ -113,7 +114,11 @@ def discover(fs: Fs, dir: str, store: SnapshotStore) -> Found:
     _require_groups(keys, positions)
     reading = Reading(fs)
     groups = {key: read_group(fs, group_dir(wal_dir, key), key, _position(positions.get(key)), reading) for key in keys}
-    return _scan(store_id, snapshot, headers, groups, reading)
+    found = _scan(store_id, snapshot, headers, groups, reading)
+    if known is None:
+        # Only now: a start that is refused changes nothing [S-65].
+        replace_file(fs, f"{meta}/{paths.STORE_FILE}", f"{store_id}\n".encode())
+    return found
 
 
 def _require_groups(keys: list[str], positions: dict[str, WalRow]) -> None:
@@ -143,8 +148,8 @@ def _wal_numbers(fs: Fs, dir: str) -> list[int]:
     return sorted(n for name in fs.listdir(dir) if (n := paths.parse_wal_file(name)) is not None)
 
 
-def _store_id(fs: Fs, meta: str, store: SnapshotStore, *, fresh: bool) -> str:
-    """The id of the store: made once, and taken from a snapshot should its file be gone (06 §14 step 1)."""
+def _read_store_id(fs: Fs, meta: str) -> str | None:
+    """The id of the store, as its file tells it; None if it does not."""
     path = f"{meta}/{paths.STORE_FILE}"
     if fs.exists(path):
         file = fs.open(path, "r")
@@ -155,12 +160,15 @@ def _store_id(fs: Fs, meta: str, store: SnapshotStore, *, fresh: bool) -> str:
         text = raw.decode("ascii", "replace")
         if len(text) == 33 and text.endswith("\n") and all(c in "0123456789abcdef" for c in text[:32]):
             return text[:32]
+    return None
+
+
+def _missing_store_id(meta: str, store: SnapshotStore, *, fresh: bool) -> str:
+    """The id of a store whose file does not tell it: that of its snapshots, and a new one only once (06 §14 step 1)."""
     snapshot = store.load(None)
     if snapshot is None and not fresh:
-        raise MetadataLost(f"{path} cannot be read and no snapshot tells whose store this is")
-    store_id = snapshot.header.store if snapshot is not None else random_id()
-    replace_file(fs, path, f"{store_id}\n".encode())
-    return store_id
+        raise MetadataLost(f"{meta}/{paths.STORE_FILE} cannot be read and no snapshot tells whose store this is")
+    return snapshot.header.store if snapshot is not None else random_id()
 
 
 def _require_metadata(fs: Fs, wal_dir: str, topics_dir: str, keys: list[str], fresh: bool) -> None:

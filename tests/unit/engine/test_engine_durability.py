@@ -610,6 +610,28 @@ def test_damage_in_the_synced_log_is_a_refusal_to_start_that_changes_nothing() -
     assert without_lock(store.sim) == before
 
 
+def test_a_refused_start_does_not_write_a_missing_store_id() -> None:
+    """[S-65], 06 §14 step 1: it is taken from a snapshot, and written once the log has its verdicts."""
+    store = Store()
+    engine = store.put()
+    write(engine, "before")
+    engine.snapshot()
+    for n in range(1, 9):
+        write(engine, f"payload-{n}")
+    id = store.sim.files()[f"{PATH}/meta/STORE"]
+    store.sim.remove(f"{PATH}/meta/STORE")
+    damaged = Store(sim=store.sim.kill_image(), opened=False)
+    damaged.engine = engine
+    kit.flip_in(damaged, damaged.files(".log")[-1], b"payload-3")
+    before = without_lock(damaged.sim)
+    with pytest.raises(WalCorrupt):
+        damaged.open()
+    assert without_lock(damaged.sim) == before
+    engine = store.kill()
+    assert kit.everything(engine).values[-1] == "payload-8"
+    assert store.sim.files()[f"{PATH}/meta/STORE"] == id
+
+
 def without_lock(sim: SimFs) -> dict[str, bytes]:
     return {path: content for path, content in sim.files().items() if not path.endswith(".topics.lock")}
 

@@ -309,7 +309,7 @@ class Cycle:
             entries = load_entries(files, one.first, one.n, one.generation, has_data=one.has_data, told=told)
             entries["flags"][one.marks] |= np.uint8(codec.DELETED)
         if one.given_up:
-            give_up(entries)
+            give_up(entries, told=told)
         magic = codec.COLD if one.cold else codec.HOT
         self.replaced[one.first] = files.write_idx(one.first, entries.tobytes(), one.generation, magic)
         self._names_changed = True
@@ -331,11 +331,11 @@ class Cycle:
             close_quietly(file)
 
 
-def give_up(entries: Entries) -> None:
-    """Mark what is live as lost by damage; `len` 0, because there is no frame any more [S-250]."""
+def give_up(entries: Entries, *, told: bool) -> None:
+    """Mark what is live as lost by damage, or silently dead; `len` 0, because there is no frame any more [S-250]."""
     live = live_of(entries)
     hops = entries["flags_ovh"][live] & np.uint32(0xF0)
-    entries["flags_ovh"][live] = hops | np.uint32(codec.LOST | DAMAGE << 8)
+    entries["flags_ovh"][live] = hops | np.uint32(codec.LOST | DAMAGE << 8 if told else codec.DELETED)
     rest = (entries["len"] != 0) & ~live
     entries["flags_ovh"][rest] = entries["flags_ovh"][rest] & np.uint32(0xF0) | np.uint32(codec.DELETED)
     entries["len"] = entries["offset"] = 0

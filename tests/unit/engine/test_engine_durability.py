@@ -610,6 +610,25 @@ def test_damage_in_the_synced_log_is_a_refusal_to_start_that_changes_nothing() -
     assert without_lock(store.sim) == before
 
 
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+@pytest.mark.parametrize(("first", "last"), [(4, 6), (7, 8)], ids=["sealed", "active"])
+def test_a_segment_that_is_given_up_is_silent_in_a_memory_topic(first: int, last: int, durability: str) -> None:
+    """[DUR-8, S-130, S-250]: no frame is left of it; every start says the same."""
+    store = Store()
+    kit.each(store.put(durability=durability), 8)
+    store.engine.close()
+    (data,) = [path for path in store.files(".data") if path.endswith(f"{first:04}.data")]
+    store.sim.remove(f"{PATH}/{data}")
+    left = [n for n in range(1, 9) if not first <= n <= last]
+    for _ in range(3):
+        engine = store.open()
+        seen = kit.everything(engine)
+        assert seen.seqs == left
+        assert seen.ranges == ([] if durability == "memory" else [(first, last, "corrupt")])
+        assert numbers(engine).count == len(left)
+        engine.close()
+
+
 def test_a_refused_start_does_not_write_a_missing_store_id() -> None:
     """[S-65], 06 §14 step 1: it is taken from a snapshot, and written once the log has its verdicts."""
     store = Store()

@@ -167,6 +167,8 @@ class Recovery:
         topic.delete_number = topic.delete_number_staged = item.delete_number
         topic.deletes_recorded = item.deletes_recorded
         self._adopt(topic, floors)
+        if topic.durability == "ephemeral":
+            topic.last_ts = max(topic.last_ts, item.last_write_ms)  # no record is left that could tell [S-104]
         if item.name == DELETES:
             core.deletes.known_through = item.head_seq
         if item.queue is not None:

@@ -153,7 +153,7 @@ class Snapshots:
             reserved=0 if clean else topic.reservation.asked, cap_floor=topic.cap_floor, ttl_floor=topic.ttl_floor,
             delete_below=topic.delete_below, delete_number=topic.delete_number,
             deletes_recorded=topic.deletes_recorded,
-            last_write_ms=topic.last_write_ms or 0, segments=segments.rows(),
+            last_write_ms=max(topic.last_write_ms or 0, topic.last_ts), segments=segments.rows(),
             keys=tuple(KeyRow(*row) for row in core.keys.rows(topic.id, ck)),
             producers=tuple(ProducerRow(*row) for row in core.producers.rows(topic.id, ck)),
             queue=topic.leases.saved() if topic.leases is not None and topic.keeps_leases else None,

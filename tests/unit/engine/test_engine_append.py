@@ -184,6 +184,21 @@ def test_timestamps_never_decrease_when_the_clock_steps_back(place: str) -> None
     assert [r.ts - start for r in engine.read(TOPIC).records] == [0, 0, 0, passed + 5]
 
 
+def test_timestamps_of_an_ephemeral_topic_never_decrease_across_a_clean_stop() -> None:
+    """[S-104, DUR-7]: also behind a run that wrote nothing to it."""
+    store = Store()
+    engine = store.put(durability="ephemeral")
+    before = store.clock.now_ms()
+    write(engine, 1)
+    store.clock.jump(-TEN_YEARS_MS)
+    store.reopen()
+    engine = store.put("other")
+    write(engine, 1, name="other")
+    engine = store.reopen()
+    write(engine, 2)
+    assert [(r.seq, r.ts) for r in engine.read(TOPIC, 1).records] == [(2, before)]
+
+
 def test_timestamps_of_one_topic_say_nothing_about_another() -> None:
     """[REC-10]"""
     store = Store()

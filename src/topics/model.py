@@ -38,6 +38,8 @@ PIPELINES: Final = "$pipelines"
 """Runs of jobs; the one that clients write to."""
 SYSTEM_TOPICS: Final = frozenset({PIPELINES, LOSS, DELETES})
 """The topics the server keeps for itself [A-14]."""
+SERVER_WRITES: Final = (DELETES, LOSS)
+"""Those of them that nobody else writes to, so that they take nothing of the quota of bytes [RES-5]."""
 
 
 def valid_topic_name(name: object) -> bool:

@@ -302,10 +302,10 @@ def check_caps(core: Core, topic: Topic, count: int, size: int) -> None:
 def check_total(core: Core, topics: Iterable[Topic], size: int) -> None:
     """Refuse what the quota has no room for [RES-5]."""
     most = core.config.max_total_bytes
-    if most and core.totals.bytes + core.staged_bytes + size > most:
+    if most and core.quota_bytes() + size > most:
         # What has expired there is free, though it may not be logged yet [WR-1].
         expired = sum(topic.bytes - retention.unexpired(core, topic)[1] for topic in topics)
-        if core.totals.bytes - expired + core.staged_bytes + size > most:
+        if core.quota_bytes() - expired + size > most:
             raise LimitReached("max_total_bytes", most)
 
 
@@ -393,7 +393,8 @@ class _Chain(msgspec.Struct, frozen=True):
 
 def _frame_large(core: Core, ticket: Staged, chain: _Chain) -> None:
     """Frame a large write in slices; until it is staged, what comes behind it in the topic waits [A-1, P-10]."""
-    topic, total = ticket.topic, ticket.prepared.total
+    topic = ticket.topic
+    total = 0 if ticket.write.own else ticket.prepared.total
     topic.framing = True
     core.staged_bytes += total
 

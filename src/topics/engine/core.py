@@ -38,7 +38,7 @@ from topics.engine.turns import Turns
 from topics.engine.writers import Writers
 from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs
-from topics.model import SYSTEM_TOPICS
+from topics.model import SERVER_WRITES, SYSTEM_TOPICS
 from topics.storage.lockfile import FailedSync
 from topics.storage.maps import MapCache
 from topics.storage.owner import Owner
@@ -192,6 +192,11 @@ class Core:
         """Topics of clients, those that are being created among them; the server's own do not count [A-14]."""
         own = sum(name in self.names or name in self.gates for name in SYSTEM_TOPICS)
         return len(self.topics) + len(self.creating) - own
+
+    def quota_bytes(self) -> int:
+        """What counts towards the quota: bytes live and on their way, but those of the server's own records [RES-5]."""
+        own = [topic for topic in map(self.names.get, SERVER_WRITES) if topic is not None]
+        return self.totals.bytes + self.staged_bytes - sum(topic.bytes + topic.staged_bytes for topic in own)
 
     def with_topic(self, name: str, then: Callable[[Topic], None], done: Outcome) -> None:
         """Go on with the topic of a name, once no creation or deletion of it is under way."""

@@ -406,7 +406,7 @@ class _Room:
             self._bytes = max(config.cap_bytes - nbytes, 0) if config.cap_bytes else -1
         most = core.config.max_total_bytes
         if most:
-            self._total = max(most - core.totals.bytes - core.staged_bytes, 0)
+            self._total = max(most - core.quota_bytes(), 0)
 
     def check_log(self) -> None:
         """A destination whose log takes nothing takes no copies either: memory is no place to wait in.

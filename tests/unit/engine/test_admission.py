@@ -14,7 +14,7 @@ from topics.engine import append as appending
 from topics.engine import delete as deleting
 from topics.engine.append import Write
 from topics.errors import EngineClosed, LimitReached, ShardReadOnly, TopicsError, WalFull
-from topics.model import AppendResult
+from topics.model import DELETES, AppendResult
 from topics.storage.owner import Done, InlineOwner, Work
 
 TOPIC = kit.TOPIC
@@ -252,6 +252,24 @@ def test_what_stands_behind_a_write_that_is_refused_for_another_reason_goes_on()
     store.release()
     assert [one[0].count for one in first] == [1, 1]
     assert [type(one[0]) for one in (asked, behind)] == [LimitReached, LimitReached]
+    store.engine.close()
+
+
+def test_records_of_the_server_that_are_on_their_way_take_nothing_of_the_quota() -> None:
+    """[RES-5, A-20]"""
+    store = Slow(max_total_bytes=40)
+    store.put("unlogged", durability="ephemeral")
+    kit.write(store.put(), 1)
+    store.engine.delete(TOPIC, seqs=[1])
+    store.pass_ms(100)
+    kit.write(store.engine, 1)
+    store.engine.delete(TOPIC, seqs=[2])
+    store.hold()
+    store.pass_ms(100)
+    assert store.core.names[DELETES].staged_bytes > 40
+    assert store.write("x" * 30, topic="unlogged")[0].count == 1
+    store.release()
+    assert store.core.quota_bytes() == store.core.names["unlogged"].bytes
     store.engine.close()
 
 

@@ -135,6 +135,40 @@ def test_the_server_writes_where_no_topic_fits_any_more() -> None:
     assert engine.state(DELETES).count == 1
 
 
+@kit.after_every_stop
+def test_what_the_server_writes_takes_nothing_of_the_quota(stop: str) -> None:
+    """[RES-5, TOP-14, A-14] What was deleted is free again, however much the server had to say about it."""
+    store = Store(max_total_bytes=40)
+    for round in range(20):
+        engine = store.put(cap_records=1)
+        kit.write(engine, "x" * 30)
+        with pytest.raises(LimitReached):
+            kit.write(engine, "x" * 30)
+        if round % 2:
+            engine.delete(TOPIC, seqs=[engine.state(TOPIC).head_seq])
+        else:
+            kit.write(engine, 1)
+            engine.delete_topic(TOPIC)
+        store.pass_time(11_000)
+    assert engine.state(DELETES).bytes > 40
+    assert engine.state(LOSS).bytes > 40
+    engine = store.stop(stop)
+    store.put("other")
+    kit.write(engine, "x" * 30, name="other")
+    with pytest.raises(LimitReached):
+        kit.write(engine, "x" * 30, name="other")
+
+
+def test_what_clients_write_to_pipelines_counts() -> None:
+    """[RES-5, A-14] Nobody could bound it otherwise: it has no caps and no TTL."""
+    store = Store(max_total_bytes=40)
+    engine = store.put()
+    kit.write(engine, "x" * 36, name=PIPELINES)
+    for name in (PIPELINES, TOPIC):
+        with pytest.raises(LimitReached):
+            kit.write(engine, "x" * 36, name=name)
+
+
 def test_they_survive_restarts() -> None:
     """[A-14]"""
     store = filled()

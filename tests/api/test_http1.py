@@ -310,24 +310,42 @@ def test_a_reset_ends_everything_on_the_connection(server: Running, line: RawCli
 # -- drain -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_drain_closes_idle_connections_and_lets_the_others_finish() -> None:
-    """[API-5]"""
+def test_while_something_is_busy_a_drain_answers_on_connections_that_are_open_and_closes_the_idle_ones_then() -> None:
+    """[API-5, HLT-1, HLT-4] Probes learn of it; a head that had begun is read to its end and answered by its path."""
     with running() as server:
-        idle, late, polling, half = (RawClient(server) for _ in range(4))
-        assert idle.send(get("/v0/health")).answer().status == 200
+        idle, late, polling, probe, health, other, half, cut = (RawClient(server) for _ in range(8))
+        for one in (idle, probe, health, other):
+            assert one.send(get("/v0/ready")).answer().status == 200
         assert polling.send(write("a")).answer().status == 201
         polling.send(poll("a")).until(lambda one: one._state == "busy")
         late.send(write("b")[:-3]).until(lambda one: one._state == "body")
-        half.send(b"GET /v0/hea").until(lambda one: one._heads.has_begun)
+        half.send(get("/v0/health")[:-7]).until(lambda one: one._heads.has_begun)
+        cut.send(get("/v0/topics")[:-7]).until(lambda one: one._heads.has_begun)
         server.loop.call_soon_threadsafe(server._stopping.set)
-        assert idle.rest() == b""
         answer = polling.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
-        refused = half.answer()
-        assert (refused.status, refused.code, refused.headers["retry-after"]) == (503, "shutting_down", "1")
+        for one, path in ((probe, "/v0/ready"), (other, "/v0/topics"), (cut, "/v0/topics")):
+            refused = one.send(get(path)[-7:] if one is cut else get(path)).answer()
+            assert (refused.status, refused.code, refused.headers["retry-after"]) == (503, "shutting_down", "1")
+            assert refused.headers["connection"] == "close"
+        for one, rest in ((health, get("/v0/health")), (half, get("/v0/health")[-7:])):
+            answer = one.send(rest).answer()
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+        idle.until(lambda one: one._state == "head")
         done = late.send(BODY[-3:]).answer()
         assert (done.status, done.headers["connection"]) == (201, "close")
-        for one in (idle, late, polling, half):
+        for one in (idle, late, polling, probe, health, other, half, cut):
+            assert one.rest() == b""
+            one.sock.close()
+
+
+def test_a_drain_with_nothing_to_do_ends_at_once_for_all_who_are_idle() -> None:
+    """[API-5]"""
+    with running() as server:
+        idle, silent = RawClient(server), RawClient(server)
+        assert idle.send(get("/v0/health")).answer().status == 200
+        server.stop()
+        for one in (idle, silent):
             assert one.rest() == b""
             one.sock.close()
 

@@ -311,16 +311,17 @@ def test_a_server_that_stops_answers_what_is_under_way_and_closes(topic: str, tm
     with running(tmp_path / "store", fs=fs, config=real_config()) as server:  # type: ignore[operator]
         first = write(topic, row(0), config={"durability": "fsync"})
         request = write(topic, row(1))
-        with in_hand(server, 2, first, request) as (client, idle):
+        with in_hand(server, 3, first, request) as (client, idle, asking):
             with shut(fs):
                 client.send(request)
                 until(server, lambda: client.served._line.served()[0])  # type: ignore[union-attr]
-                server.on_loop(server.server.stop_listening)
-                server.on_loop(lambda: [one.drain() for one in list(server.server.connections.open)])
-                assert idle.rest() == b""
+                server.loop.call_soon_threadsafe(server._stopping.set)
+                until(server, lambda: server.server.app.draining)
+                refused = asking.send(request).answer()
+                assert (refused.status, refused.code, refused.headers["connection"]) == (503, "shutting_down", "close")
             answer = client.answer()
             assert (answer.status, answer.headers.get("connection")) == (200, "close")
-            assert client.rest() == b""
+            assert idle.rest() == client.rest() == b""
 
 
 def test_nothing_is_taken_of_a_line_while_something_waits_to_be_looked_at(server: Running, topic: str) -> None:

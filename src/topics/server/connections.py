@@ -68,7 +68,8 @@ class Connections:
         self._date = b""
         self._ok = b""
         self._sweeper: asyncio.TimerHandle | None = None
-        self._gone: asyncio.Event | None = None
+        self._ended = asyncio.Event()
+        """Set when a drain is to look again whether anything is busy."""
         self.lines: Lines | None = None
         """Those that the kernel has, if it has any."""
 
@@ -138,24 +139,42 @@ class Connections:
             self.lines = None
 
     async def drain(self, within_s: float) -> None:
-        """Close what is idle; what is busy closes when it is done, or when the time is over [API-5]."""
+        """What is busy closes when it is done; what is idle when nothing is busy; all of it when the time is over.
+
+        Until then who asks on an idle connection is told that the server stops [API-5, HLT-4].
+        """
         for one in list(self.open):
             one.drain()
-        if self.open:
-            self._gone = asyncio.Event()
-            try:
-                await asyncio.wait_for(self._gone.wait(), within_s)
-            except TimeoutError:
+        try:
+            await asyncio.wait_for(self._leave(), within_s)
+        except TimeoutError:
+            for one in list(self.open):
+                one.abort()
+            # What was running should know that its client is gone before the engine is closed elsewhere.
+            await asyncio.wait({asyncio.ensure_future(self._leave())}, timeout=ABORT_S)
+
+    async def _leave(self) -> None:
+        """Until no connection is left."""
+        busy: list[_Front] = []
+        while self.open:
+            self._ended.clear()
+            while busy and (busy[-1] not in self.open or busy[-1].is_idle):
+                busy.pop()
+            busy = busy or [one for one in self.open if not one.is_idle]
+            if not busy:
                 for one in list(self.open):
-                    one.abort()
-                # What was running should know that its client is gone before the engine is closed elsewhere.
-                await asyncio.wait({asyncio.ensure_future(self._gone.wait())}, timeout=ABORT_S)
+                    one.part()
+            if self.open:
+                await self._ended.wait()
+
+    def ended(self) -> None:
+        """A connection has given its last answer, or is gone."""
+        self._ended.set()
 
     def forget(self, one: _Front) -> None:
         """A connection is gone."""
         self.open.discard(one)
-        if self._gone is not None and not self.open:
-            self._gone.set()
+        self.ended()
 
 
 class _Front(asyncio.BufferedProtocol):
@@ -263,6 +282,16 @@ class _Front(asyncio.BufferedProtocol):
         """The server stops."""
         if self._spoken is not None:
             self._spoken.drain()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it is received or executed; what is not HTTP/1.1 ends by itself when the server stops."""
+        return not self._opening and isinstance(self._spoken, Http1) and self._spoken.is_idle
+
+    def part(self) -> None:
+        """It is idle, and the server has done what it had to do."""
+        if isinstance(self._spoken, Http1):
+            self._spoken.part()
 
     def abort(self) -> None:
         """Close now."""

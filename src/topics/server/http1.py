@@ -25,7 +25,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from topics.server.exchange import GZIP_FROM_BYTES, JSON, Exchange, Head, Headers, Listener, Outlet, Successor
-from topics.server.failure import SHUTTING_DOWN, Failure
+from topics.server.failure import Failure
 from topics.server.framing import ChunkReader, HeadReader, Malformed
 from topics.server.lines import Line
 
@@ -271,17 +271,21 @@ class Http1:
         self._go_on()
 
     def drain(self) -> None:
-        """The server stops: what is being executed or received goes on, what is not ends [API-5]."""
+        """The server stops: a stream ends, and every answer is the last of its connection [API-5]."""
         if self._stream is not None:
             self._stream.drain()
-            return
-        if self._state is not _HEAD or self._input:
-            return
-        if self._line is not None and self._line.served()[0]:
-            return  # a write is under way: its answer is the last
-        if self._heads.has_begun:
-            self.refuse(SHUTTING_DOWN)
-        else:
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is received or executed, and nobody but the client has something left to do."""
+        if self._state is _ENDING:
+            return True
+        is_taken = self._line is not None and self._line.served()[0]  # a write of which only the kernel knows
+        return self._state is _HEAD and not self._input and not self._heads.has_begun and not is_taken
+
+    def part(self) -> None:
+        """Close an idle connection; one whose last answer is out has its second."""
+        if self._state is not _ENDING:
             self._drop()
             self._transport.close()
 
@@ -578,6 +582,7 @@ class Http1:
     def _end(self) -> None:
         """Shut our side down and discard input for up to a second, so that the client can read the answer."""
         self._drop()
+        self._home.ended()
         if self._eof:
             self._transport.close()
             return

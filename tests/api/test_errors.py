@@ -116,8 +116,8 @@ def test_404_not_found(client: httpx.Client, topic: str) -> None:
 @pytest.mark.parametrize(
     ("path", "methods", "allow"),
     [
-        ("/v0/topics", ("PUT", "POST", "DELETE", "PATCH"), "GET, HEAD"),
-        ("/v0/topics/t", ("PATCH", "TRACE"), "DELETE, GET, HEAD, POST, PUT"),
+        ("/v0/topics", ("PUT", "POST", "DELETE", "PATCH", "BREW"), "GET, HEAD"),
+        ("/v0/topics/t", ("PATCH", "TRACE", "FOO"), "DELETE, GET, HEAD, POST, PUT"),
         ("/v0/topics/t/diff", ("GET", "PUT", "DELETE", "PATCH"), "POST"),
         ("/v0/health", ("POST", "PUT", "DELETE"), "GET, HEAD"),
         ("/readyz", ("POST",), "GET, HEAD"),

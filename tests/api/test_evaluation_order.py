@@ -88,7 +88,9 @@ def test_the_scope_comes_before_route_and_body(keyed: httpx.Client) -> None:
     """403 before 404, 405, 413, 415, 400; open point 8."""
     reader = key("reader")
     refused(keyed.get("/v0/topics/t/nothing", headers=reader), 403, "forbidden")
-    refused(keyed.patch("/v0/topics/t", headers=reader), 403, "forbidden")
+    for method in ("PATCH", "BREW"):
+        refused(keyed.request(method, "/v0/topics/t", headers=reader), 403, "forbidden")
+        refused(keyed.request(method, "/v0/topics/t"), 401, "unauthorized")
     refused(keyed.get("/v0/routers/r/x", headers=reader), 403, "forbidden")
     refused(keyed.post("/v0/topics/t", content=LARGE, headers=key("reader", **TEXT)), 403, "forbidden")
     refused(keyed.put("/v0/topics/t", content=b"{", headers=key("reader", **JSON)), 403, "forbidden")

@@ -198,6 +198,15 @@ def test_a_declared_size_and_a_type_refuse_an_expectation(server: Running, topic
             assert client.rest() == b""
 
 
+@pytest.mark.parametrize("length", [2**64 - 1, 2**64, 10**30])
+def test_a_declared_size_is_too_large_however_large_it_is(line: RawClient, topic: str, length: int) -> None:
+    """[API-15]"""
+    fields = ("Content-Type: application/json", f"Content-Length: {length}")
+    answer = line.send(request("POST", f"/v0/topics/{topic}", *fields)).answer()
+    assert (answer.status, answer.code, answer.headers["connection"]) == (413, "payload_too_large", "close")
+    assert line.rest() == b""
+
+
 # -- answers before the body was read --------------------------------------------------------------------------------
 
 

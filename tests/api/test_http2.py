@@ -433,6 +433,14 @@ def early(talk: Talk, id: int, name: str) -> None:
     assert talk.answer(id).status == 413
 
 
+@pytest.mark.parametrize("length", [b"%d" % 2**64, b"9" * 30])
+def test_a_length_that_no_64_bits_hold_is_too_large(talk: Talk, topic: str, length: bytes) -> None:
+    """[API-15, API-2]"""
+    fields = talk.head(b"POST", f"/v0/topics/{topic}".encode(), [*JSON, (b"content-length", length)])
+    talk.send(talk.headers(1, fields, end=False))
+    assert talk.answer(1).status == 413
+
+
 def test_an_early_answer_is_followed_by_a_reset_without_error(timed: Running, clock: ManualClock, topic: str) -> None:
     """[API-15, API-26]: after a second, in which the client may notice."""
     with Talk(timed) as talk:

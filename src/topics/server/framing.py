@@ -1,6 +1,6 @@
 """Where requests begin and end in the bytes of an HTTP/1.1 connection (RFC 9112), strictly [API-25, 13 §5].
 
-    HeadReader    bytes up to the blank line → Head; httptools judges the grammar, this the rest
+    HeadReader    bytes up to the blank line → Head; httptools judges the grammar but that of methods, this the rest
     ChunkReader   chunked coding → body bytes; size lines, extensions and trailers are checked and dropped
 
 httptools sees heads only. Lengths are counted here, so that nothing depends on what a parser thinks an `Upgrade` or a
@@ -16,7 +16,7 @@ from typing import Final
 import httptools
 
 from topics.server.exchange import Head
-from topics.server.failure import Failure
+from topics.server.failure import TOO_LARGE, Failure
 
 HEAD_BYTES: Final = 64 << 10
 FIELDS: Final = 128
@@ -28,8 +28,16 @@ LINE_BYTES: Final = 64 << 10
 BAD_REQUEST = Failure(400, "invalid_request", "this is not an HTTP/1.1 request")
 HEAD_TOO_LARGE = Failure(431, "headers_too_large", "the request head is larger than the server accepts")
 
+_METHODS = tuple(b"%b " % method for method in (b"GET", b"POST", b"PUT", b"DELETE", b"HEAD", b"OPTIONS", b"CONNECT"))
+"""What httptools is shown as it is."""
+_INSTEAD: Final = b"GET"
+"""What it is shown of other methods: it knows some, and refuses the others, which are 405 [API-21]."""
+METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VERSIONS = (b" HTTP/1.1", b" HTTP/1.0")
 _ONE = ord("1")
+_LENGTH_DIGITS: Final = 20
+_OVERFLOW: Final = "Content-Length overflow"
+"""What httptools says of a length that no 64 bits hold."""
 _BLANK_LINES = re.compile(rb"(?:\r\n)*")
 HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _ABSOLUTE = re.compile(rb"https?://[^/?]+", re.IGNORECASE)
@@ -53,6 +61,8 @@ class HeadReader:
         self._seen = b""
         """What came of this head, when it came in pieces."""
         self._after_cr = False
+        self._method = b""
+        """Of this head, once it is known."""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._fields = 0
@@ -109,7 +119,7 @@ class HeadReader:
     def _read_whole(self, head: bytes) -> Head:
         if len(head) > HEAD_BYTES:
             raise Malformed(HEAD_TOO_LARGE)
-        is_plain = self._parse(head)
+        is_plain = self._parse(head, 0)
         return self._judged(head, is_plain)
 
     def _read_piece(self, data: bytes, at: int) -> tuple[int, Head | None]:
@@ -120,7 +130,7 @@ class HeadReader:
         size = len(seen) if end < 0 else end + 4
         if size > HEAD_BYTES:
             raise Malformed(HEAD_TOO_LARGE)
-        is_plain = self._parse(seen[before:size])
+        is_plain = self._parse(seen[:size], before)
         if end < 0:
             line_end = seen.find(b"\r\n")
             if line_end >= 0 and not seen.endswith(_VERSIONS, 0, line_end):
@@ -130,8 +140,19 @@ class HeadReader:
         self._seen = b""
         return at + size - before, self._judged(seen[:size], is_plain)
 
-    def _parse(self, piece: bytes) -> bool:
-        """Have the grammar checked; False when the parser took the head for an upgrade."""
+    def _parse(self, head: bytes, before: int) -> bool:
+        """Have what came since `before` checked; False when the parser took the head for an upgrade."""
+        if self._method:
+            piece = head[before:]
+        else:
+            end = head.find(b" ")
+            method = head if end < 0 else head[:end]
+            if not METHOD.fullmatch(method):
+                raise Malformed(BAD_REQUEST)
+            if end < 0:
+                return True
+            self._method = method
+            piece = head if head.startswith(_METHODS) else _INSTEAD + head[end:]
         parser = self._parser
         if parser is None:
             parser = self._parser = httptools.HttpRequestParser(self)
@@ -139,8 +160,8 @@ class HeadReader:
             parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
             return False
-        except httptools.HttpParserError:
-            raise Malformed(BAD_REQUEST) from None
+        except httptools.HttpParserError as error:
+            raise Malformed(TOO_LARGE if str(error) == _OVERFLOW else BAD_REQUEST) from None
         return True
 
     def on_url(self, url: bytes) -> None:
@@ -170,7 +191,7 @@ class HeadReader:
             raise Malformed(BAD_REQUEST)
         if self._fields > FIELDS:
             raise Malformed(HEAD_TOO_LARGE)
-        method = parser.get_method().decode("ascii")
+        method, self._method = self._method.decode("ascii"), b""
         line_end = head.find(b"\r\n")
         if not head.endswith(_VERSIONS, 0, line_end):
             raise Malformed(BAD_REQUEST)
@@ -199,9 +220,18 @@ def _body_length(headers: dict[bytes, bytes], is_11: bool) -> int | None:
         return None
     if length is None:
         return 0
-    if not length.isdigit() or len(length) > 20:
+    size = length_of(length)
+    if size is None:
         raise Malformed(BAD_REQUEST)
-    return int(length)
+    return size
+
+
+def length_of(value: bytes) -> int | None:
+    """What a Content-Length says, None if it is none; beyond 64 bits it is just too large [API-15]."""
+    if not value.isdigit():
+        return None
+    digits = value.lstrip(b"0") or b"0"
+    return int(digits) if len(digits) <= _LENGTH_DIGITS else 10**_LENGTH_DIGITS
 
 
 def _origin_form(method: str, target: bytes) -> bytes:

@@ -39,7 +39,7 @@ from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, Window
 
 from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet, Successor
 from topics.server.failure import Failure, Refused
-from topics.server.framing import FIELDS, HEAD_BYTES, HEAD_TOO_LARGE, HOST
+from topics.server.framing import FIELDS, HEAD_BYTES, HEAD_TOO_LARGE, HOST, METHOD, length_of
 from topics.server.http1 import (
     BODY_NS,
     HEAD_NS,
@@ -80,7 +80,6 @@ _COUNTED = frozenset({_PRIORITY, _RST_STREAM, _SETTINGS, _PING})
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _BAD_VALUE = re.compile(rb"[\0\r\n]|\A[ \t]|[ \t]\Z")
-_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PSEUDO = frozenset({b":method", b":scheme", b":authority", b":path"})
 _OF_CONNECTIONS = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
@@ -959,7 +958,7 @@ def _head_of(fields: Iterable[tuple[bytes, bytes]], *, whole: bool) -> Head:
         else:
             headers[name] = value
     method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
-    if not _METHOD.fullmatch(method) or method == b"CONNECT" or b":scheme" not in pseudo:
+    if not METHOD.fullmatch(method) or method == b"CONNECT" or b":scheme" not in pseudo:
         raise _Malformed
     if path[:1] != b"/" and (path != b"*" or method != b"OPTIONS"):
         raise _Malformed
@@ -976,6 +975,7 @@ def _declared(headers: dict[bytes, bytes], *, whole: bool) -> int | None:
     length = headers.get(b"content-length")
     if length is None:
         return 0 if whole else None
-    if not length.isdigit() or len(length) > 20 or (whole and int(length) != 0):
+    size = length_of(length)
+    if size is None or (whole and size != 0):
         raise _Malformed
-    return int(length)
+    return size

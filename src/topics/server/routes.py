@@ -290,7 +290,7 @@ def _resolve(method: str, path: bytes) -> Match:
         return Match(
             None, None, scopes, Access.KEY if access is Access.OWN else access, name, params, allow, tuple(others)
         )
-    wrong = Failure(405, "method_not_allowed", f"{method[:32]} is not for this path", headers=((b"allow", allow),))
+    wrong = Failure(405, "method_not_allowed", "this method is not for this path", headers=((b"allow", allow),))
     return Match(None, wrong, unknown, Access.KEY, name, params, allow)
 
 

@@ -17,6 +17,7 @@ HEADS = (
     b"\r\n\r\nGET /v0/topics?prefix=x HTTP/1.0\r\n\r\n",
     b"GET http://a:80/x?y HTTP/1.1\r\nHost: b:1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
     b"DELETE https://a?x HTTP/1.1\r\nHost: [::1]:4000\r\nX: 1 \t\r\nx: 2\r\n\r\n",
+    b"M-SEARCH'S /x HTTP/1.1\r\nHost: a\r\n\r\n",
     b"OPTIONS * HTTP/1.1\r\nHost: \r\nConnection: close\r\n\r\n",
 )
 WITH_BODY = b"POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -60,9 +61,10 @@ def test_heads_are_read_as_they_were_meant() -> None:
         ("GET", b"/v0/topics?prefix=x", 0, False),
         ("GET", b"/x?y", 0, True),
         ("DELETE", b"/?x", 0, True),
+        ("M-SEARCH'S", b"/x", 0, True),
         ("OPTIONS", b"*", 0, False),
     ]
-    (_, _, _, (joined, _), _) = heads([b"".join(HEADS)])
+    (_, _, _, (joined, _), _, _) = heads([b"".join(HEADS)])
     assert joined.headers == {b"host": b"[::1]:4000", b"x": b"1, 2"}
     ((head, _),) = heads([WITH_BODY])
     assert (head.declared, head.expects) == (None, True)
@@ -128,3 +130,38 @@ def test_128_fields_are_accepted_and_one_more_is_431() -> None:
     with pytest.raises(Malformed) as refused:
         heads([b"GET / HTTP/1.1\r\nHost: a\r\n%bx: y\r\n\r\n" % lines])
     assert refused.value.failure.status == 431
+
+
+@pytest.mark.parametrize("method", [b"GET", b"FOO", b"brew", b"DESCRIBE", b"PRI", b"x" * 1000])
+def test_every_token_is_a_method(method: bytes) -> None:
+    """[API-21] Whether or not httptools knows it, and however it is cut."""
+    whole = method + b" /v0/health HTTP/1.1\r\nHost: a\r\n\r\n"
+    for pieces in ([whole], cut(whole, list(range(len(whole))))):
+        ((head, keep),) = heads(pieces * 2)[:1]
+        assert (head.method, head.target, keep) == (method.decode(), b"/v0/health", True)
+
+
+@pytest.mark.parametrize(
+    "line", [b"\x16\x03", b"G(T / HTTP/1.1\r\n", b" / HTTP/1.1\r\n", b"GET\r\n", b"FOO / HTTP/2.0\r\n"]
+)
+def test_what_cannot_become_a_request_is_told_at_once(line: bytes) -> None:
+    """[API-25]"""
+    for pieces in ([line], [line[:1], line[1:]]):
+        with pytest.raises(Malformed) as refused:
+            heads(pieces)
+        assert refused.value.failure.status == 400
+
+
+@pytest.mark.parametrize(
+    ("length", "declared"),
+    [(b"0" * 30 + b"5", 5), (b"%d" % (2**64 - 1), 2**64 - 1), (b"%d" % 2**64, None), (b"9" * 5000, None)],
+)
+def test_a_length_that_no_64_bits_hold_is_413(length: bytes, declared: int | None) -> None:
+    """[API-15]"""
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %b\r\n\r\n" % length
+    if declared is not None:
+        assert [one.declared for one, _ in heads([head])] == [declared]
+        return
+    with pytest.raises(Malformed) as refused:
+        heads([head])
+    assert refused.value.failure.status == 413

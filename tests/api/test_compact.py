@@ -60,14 +60,14 @@ def test_named_segments_are_rewritten_and_every_result_is_told(there: httpx.Clie
     assert results(compact(there, topic, segments=[1], wait_ms=30_000)) == [(1, "nothing_to_do")]
 
 
-def test_without_a_body_whatever_is_half_dead_is_rewritten(there: httpx.Client, topic: str) -> None:
+def test_unless_told_otherwise_whatever_is_half_dead_is_rewritten(there: httpx.Client, topic: str) -> None:
     """CPT-1: `min_dead_ratio` 0.5, `wait_ms` 0; asked again until it is done."""
     fill(there, topic)
     there.post(f"/v0/topics/{topic}/delete", json={"seqs": [1, 9, 10, 11, 12]})
-    answer = there.post(f"/v0/topics/{topic}/compact")
+    answer = there.post(f"/v0/topics/{topic}/compact", json={})
     while answer.json()["state"] == "running":
         assert results(answer.json()) in ([(9, "busy")], [(9, "rewritten")])
-        answer = there.post(f"/v0/topics/{topic}/compact")
+        answer = there.post(f"/v0/topics/{topic}/compact", json={})
     assert results(answer.json()) == [(9, "rewritten")]
 
 

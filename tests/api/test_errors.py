@@ -186,7 +186,7 @@ def test_empty_bodies(client: httpx.Client, topic: str) -> None:
     ok(client.post(f"{path}/diff"))
     ok(client.post(f"{path}/diff", headers=JSON))
     ok(client.post(f"{path}/diff", content=iter([])))
-    for endpoint in (path, f"{path}/delete"):
+    for endpoint in (path, f"{path}/delete", f"{path}/compact", f"{path}/scan"):
         refused(client.post(endpoint), 415, "unsupported_media_type")
         refused(client.post(endpoint, headers={"content-type": "text/plain"}), 415, "unsupported_media_type")
         invalid(client.post(endpoint, headers=JSON))

@@ -61,7 +61,7 @@ _BODY: Final = msgspec.json.Decoder(CompactBody)
 
 def compact(exchange: Exchange) -> None:
     """`POST /v0/topics/{topic}/compact` [CPT-1]."""
-    given = wire.decode(_BODY, exchange.body) if exchange.body else CompactBody()
+    given = wire.decode(_BODY, exchange.body)
     exchange.body_done()
     limits = exchange.core.limits
     asked = Asked.parse(given.segments, given.min_dead_ratio, given.bytes_per_sec, given.wait_ms, limits)

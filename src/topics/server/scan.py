@@ -67,7 +67,7 @@ _BODY: Final = msgspec.json.Decoder(ScanBody)
 
 def scan(exchange: Exchange) -> None:
     """`POST /v0/topics/{topic}/scan` [A-21]."""
-    given = wire.decode(_BODY, exchange.body) if exchange.body else ScanBody()
+    given = wire.decode(_BODY, exchange.body)
     exchange.body_done()
     query = Query.parse(name_of(exchange), given.from_seq, given.to_seq, given.max_bytes)
     exchange.app.scans.take(exchange, query)

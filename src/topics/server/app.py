@@ -185,7 +185,7 @@ class App:
             unfit = match.unfit_type(head.headers.get(b"content-type"), empty=False)
             if unfit is not None:
                 return unfit
-        if encoding in (b"gzip", b"x-gzip"):
+        if encoding == b"gzip":
             exchange.inflate()
         elif encoding not in (b"identity", b""):
             return Failure(415, "unsupported_media_type", "the only accepted content encoding is gzip")

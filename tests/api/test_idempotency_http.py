@@ -65,6 +65,8 @@ def test_the_header_names_a_write_and_the_body_wins(client: httpx.Client, topic:
     assert ok(post("é".encode()))["last_seq"] == 4
     assert write(client, topic, 1, idempotency_key="é")["deduped"] is True
     invalid(post(""))
+    invalid(post("", idempotency_key="five"))
+    invalid(post("three", idempotency_key=""))
     invalid(post("x" * 257))
     invalid(post(b"\xff\xfe"))
     invalid(post("k", producer={"id": "p", "epoch": 1, "index": 1}))

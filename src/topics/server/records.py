@@ -370,9 +370,9 @@ def _standing(exchange: Exchange, given: Typed) -> tuple[str | None, bool]:
     if given.body.producer is not None:
         Producer.parse(given.body.producer, exchange.core.limits)
     configures = _may_configure(exchange, given)
-    key = given.body.idempotency_key
-    if key is None:
-        key = _header_key(exchange.headers.get(b"idempotency-key"))
+    key, header = given.body.idempotency_key, exchange.headers.get(b"idempotency-key")
+    if key is None or header == b"":  # which is refused, whatever the body says [API-27]
+        key = _header_key(header)
     return key, configures
 
 

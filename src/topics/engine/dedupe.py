@@ -404,11 +404,11 @@ class Producers:
         return kept.published[-1] if kept is not None and kept.published else None
 
     def topics_of(self, ids: Collection[str]) -> Iterator[tuple[int, str, Pair]]:
-        """The published pairs of some producers, topic by topic; topic 0 is not among them."""
+        """The published pairs of some producers that are kept, topic by topic; topic 0 is not among them."""
         for topic_id, producers in self._topics.items():
             for id, kept in producers.items() if topic_id else ():
-                if id in ids and kept.published:
-                    yield topic_id, id, kept.published[-1]
+                if id in ids:
+                    yield from ((topic_id, id, pair) for pair in kept.published)
 
     def writers(self) -> Iterator[tuple[str, Pair]]:
         """The committed versions of all writers [A-19]."""

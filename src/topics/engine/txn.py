@@ -339,11 +339,14 @@ def _brought(core: Core, id: str, committed: Pair) -> tuple[CommittedTopic, ...]
 
 
 def recovered(core: Core) -> None:
-    """Behind a recovery: what the newest version of each writer brought where, from the pairs of the topics."""
+    """Behind a recovery: what the newest version of each writer brought where, from the pairs of the topics.
+
+    Pairs of another index are of a producer of the same name [A-19].
+    """
     committed = dict(core.producers.writers())
     for topic_id, id, pair in sorted(core.producers.topics_of(committed), key=lambda row: row[:2]):
         topic = core.topics.get(topic_id)
-        if topic is not None and pair.epoch == committed[id].epoch:
+        if topic is not None and (pair.epoch, pair.index) == (committed[id].epoch, 0):
             newest = core.writers.newest.setdefault(id, Newest(pair.epoch, {}))
             newest.topics[topic_id] = CommittedTopic(topic.name, pair.first_seq, pair.last_seq, pair.count)
 

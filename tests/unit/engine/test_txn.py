@@ -28,7 +28,7 @@ from topics.errors import (
     WalFull,
     WalIo,
 )
-from topics.model import CommitResult, new
+from topics.model import CommitResult, Producer, new
 from topics.storage.staging import CHUNK_COST
 
 ID = "w"
@@ -582,6 +582,26 @@ def test_a_writer_tells_its_version_and_what_it_has_staged(store: kit.Store) -> 
     assert [(one.version, one.parts, one.bytes) for one in state.staged] == [(2, 2, 90), (9, 1, 45)]
     engine.delete_topic("t")
     assert engine.writer(ID).topics == ()
+
+
+@pytest.mark.parametrize("place", ["reopened", "killed", "crashed", "trimmed"])
+def test_what_a_producer_of_the_same_name_wrote_is_no_part_of_the_version(place: str) -> None:
+    """TXN-7, TXN-12: a commit has the index 0; the rows of another index are somebody else's."""
+    store = kit.Store()
+    engine = store.engine
+    stage(engine, 1, 2, version=3)
+    stage(engine, 3, version=3, topic="u", chunk=1)
+    commit(engine, ("p", 2, 3), version=3)
+    kit.write(engine, "x", name="t", producer=Producer(ID, 3, 1))
+    if place == "trimmed":
+        store.trim()
+    engine = {"killed": store.kill, "crashed": store.crash}.get(place, store.reopen)()
+    again = commit(engine, ("p", 2, 3), version=3)
+    assert again.deduped
+    assert again.topics == engine.writer(ID).topics
+    of_t = [] if place in ("reopened", "trimmed") else [("t", 1, 2, 2, False)]
+    assert topics(again) == [*of_t, ("u", 1, 1, 1, False)]
+    engine.close()
 
 
 @pytest.mark.parametrize("place", ["reopened", "killed", "crashed", "trimmed"])

@@ -390,6 +390,38 @@ def test_refusals_of_scope_size_load_and_host_say_so_too() -> None:
         check_cors(rebound, APP)
 
 
+@pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
+def test_a_head_that_is_too_large_is_refused_to_a_listed_origin_so_that_its_page_may_read_it(http2: bool) -> None:
+    """(c) 431"""
+    with running(env=LISTED) as server, server.client(http2=http2) as client:
+        answer = client.get("/v0/topics", headers={"origin": APP, **{f"x-{n}": "y" for n in range(200)}})
+        assert answer.status_code == 431
+        check_cors(answer, APP)
+
+
+@pytest.mark.parametrize(
+    ("status", "fields"),
+    [
+        (431, f"X: {'x' * (64 << 10)}"),
+        (413, f"Content-Length: {2**64}"),
+        (400, "Transfer-Encoding: gzip"),
+        (400, "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nno chunk"),
+    ],
+    ids=["too large", "long body", "coding", "chunk"],
+)
+def test_what_is_no_request_is_refused_to_a_listed_origin_so_that_its_page_may_read_it(
+    status: int, fields: str
+) -> None:
+    """(c) As soon as the Origin is known."""
+    with running(env=LISTED) as server:
+        for origin, is_told in ((APP, True), (FOREIGN, False)):
+            head = f"POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n{fields}\r\n\r\n"
+            answer = server.raw(head.encode())
+            if is_told:
+                assert answer.startswith(b"HTTP/1.1 %d " % status)
+            assert (b"\r\naccess-control-allow-origin: %b\r\n" % origin.encode() in answer) == is_told
+
+
 def test_a_listed_origin_on_our_own_host_is_told_so_as_well() -> None:
     """(c) To a browser http and https of one host are two origins; only the headers let the one read the other."""
     policy = Policy.of(("https://topics.example",), (), "127.0.0.1", loopback=False)

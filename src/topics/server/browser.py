@@ -128,6 +128,11 @@ def judge(
     return Verdict(None, cors, preflight) if cors or preflight else PLAIN
 
 
+def cors(policy: Policy, origin: bytes | None) -> Headers:
+    """What lets the page of a listed origin read an answer that is given before its head was judged."""
+    return _cors(origin) if origin is not None and _is_listed(origin, policy.origins) else ()
+
+
 def _cors(origin: bytes) -> Headers:
     return (
         (b"access-control-allow-origin", origin),

@@ -384,7 +384,7 @@ class Exchange:
         assert not self.answered
         self.answered = True
         self._finish()
-        outlet = self._carrier.stream(_merged(headers, self.cors), content_type, listener)
+        outlet = self._carrier.stream(merged(headers, self.cors), content_type, listener)
         self.release()
         return outlet
 
@@ -393,7 +393,7 @@ class Exchange:
         assert not self.answered
         self.answered = True
         self._finish()
-        self._carrier.switch(_merged(headers, self.cors), make)
+        self._carrier.switch(merged(headers, self.cors), make)
         self.release()
 
     def fail(self, error: BaseException) -> None:
@@ -438,7 +438,7 @@ class Exchange:
     def _send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> None:
         self.answered = True
         if self.cors:
-            headers = _merged(headers, self.cors)
+            headers = merged(headers, self.cors)
         self._finish()
         if self.abandoned or self._carrier.send(status, headers, content_type, body) is not False:
             self.release()
@@ -478,7 +478,7 @@ def _quality(parameters: bytes) -> float:
     return 1.0
 
 
-def _merged(headers: Headers, more: Headers) -> Headers:
+def merged(headers: Headers, more: Headers) -> Headers:
     """Both; two `Vary` become one."""
     vary = b", ".join(value for name, value in (*headers, *more) if name == b"vary")
     rest = tuple(pair for pair in (*headers, *more) if pair[0] != b"vary")

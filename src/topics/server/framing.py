@@ -82,6 +82,11 @@ class HeadReader:
         """Whether the next byte is the first of a head."""
         return not self._seen and not self._after_cr
 
+    @property
+    def origin(self) -> bytes | None:
+        """The Origin of a head that is not complete, or is refused, if it was seen."""
+        return self._headers.get(b"origin")
+
     def read(self, data: bytes, at: int) -> tuple[int, Head | None]:
         """Take bytes from `at` on: how far it got, and the head once it is complete."""
         if not self._seen:
@@ -117,9 +122,9 @@ class HeadReader:
         return at
 
     def _read_whole(self, head: bytes) -> Head:
+        is_plain = self._parse(head[:HEAD_BYTES], 0)
         if len(head) > HEAD_BYTES:
             raise Malformed(HEAD_TOO_LARGE)
-        is_plain = self._parse(head, 0)
         return self._judged(head, is_plain)
 
     def _read_piece(self, data: bytes, at: int) -> tuple[int, Head | None]:
@@ -128,9 +133,9 @@ class HeadReader:
         seen = self._seen + data[at : at + HEAD_BYTES + 1]
         end = seen.find(b"\r\n\r\n", max(before - 3, 0))
         size = len(seen) if end < 0 else end + 4
+        is_plain = self._parse(seen[: min(size, HEAD_BYTES)], before)
         if size > HEAD_BYTES:
             raise Malformed(HEAD_TOO_LARGE)
-        is_plain = self._parse(seen[:size], before)
         if end < 0:
             line_end = seen.find(b"\r\n")
             if line_end >= 0 and not seen.endswith(_VERSIONS, 0, line_end):

@@ -24,7 +24,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from topics.server.exchange import GZIP_FROM_BYTES, JSON, Exchange, Head, Headers, Listener, Outlet, Successor
+from topics.server import browser
+from topics.server.exchange import GZIP_FROM_BYTES, JSON, Exchange, Head, Headers, Listener, Outlet, Successor, merged
 from topics.server.failure import Failure
 from topics.server.framing import ChunkReader, HeadReader, Malformed
 from topics.server.lines import Line
@@ -575,8 +576,11 @@ class Http1:
     def refuse(self, why: Failure) -> None:
         """An answer to what is no request, or is not let become one, then the end."""
         method = self._head.method if self._state is _BODY and self._head is not None else ""
+        exchange, policy = self._exchange, self._app.policy
+        cors = exchange.cors if exchange is not None else browser.cors(policy, self._heads.origin)
         if not self._transport.is_closing():
-            self._write(self._rendered(method, why.status, why.fields(), JSON, why.body(), keep=False))
+            headers = merged(why.fields(), cors)
+            self._write(self._rendered(method, why.status, headers, JSON, why.body(), keep=False))
         self._end()
 
     def _end(self) -> None:

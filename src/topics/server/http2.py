@@ -37,7 +37,8 @@ from h2.settings import SettingCodes, Settings
 from hpack.exceptions import HPACKError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
-from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet, Successor
+from topics.server import browser
+from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet, Successor, merged
 from topics.server.failure import Failure, Refused
 from topics.server.framing import FIELDS, HEAD_BYTES, HEAD_TOO_LARGE, HOST, METHOD, length_of
 from topics.server.http1 import (
@@ -590,7 +591,8 @@ class Http2:
 
     def _refuse(self, stream: _Stream, why: Failure) -> None:
         """An answer to what is not executed."""
-        self.send(stream, why.status, why.headers, JSON, why.body())
+        cors = browser.cors(self._app.policy, stream.head.headers.get(b"origin"))
+        self.send(stream, why.status, merged(why.fields(), cors), JSON, why.body())
 
     def _on_data(self, event: events.DataReceived) -> None:
         size = event.flow_controlled_length

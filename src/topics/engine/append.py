@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
@@ -299,14 +299,17 @@ def check_caps(core: Core, topic: Topic, count: int, size: int) -> None:
             raise TopicFull(topic.name, config.cap_records, config.cap_bytes, topic.head, earliest)
 
 
-def check_total(core: Core, topics: Iterable[Topic], size: int) -> None:
+def check_total(core: Core, topics: Collection[Topic], size: int) -> None:
     """Refuse what the quota has no room for [RES-5]."""
     most = core.config.max_total_bytes
-    if most and core.quota_bytes() + size > most:
-        # What has expired there is free, though it may not be logged yet [WR-1].
-        expired = sum(topic.bytes - retention.unexpired(core, topic)[1] for topic in topics)
-        if core.quota_bytes() - expired + size > most:
-            raise LimitReached("max_total_bytes", most)
+    over = core.quota_bytes() + size - most if most else 0
+    if over <= 0:
+        return
+    # What has expired is free, though it may not be logged yet: there [WR-1], and elsewhere.
+    for topic in topics:
+        over -= topic.bytes - retention.unexpired(core, topic)[1]
+    if over > 0 and over > retention.expired_elsewhere(core, topics, over):
+        raise LimitReached("max_total_bytes", most)
 
 
 def _must_wait(core: Core, topic: Topic, write: Write) -> bool:

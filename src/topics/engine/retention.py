@@ -12,7 +12,7 @@ show records past their age. Owner only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from topics.codec import control
@@ -20,10 +20,12 @@ from topics.engine import copies
 from topics.engine.core import Core, Outcome, control_frame, guarded
 from topics.engine.topic import Lsn, Topic
 from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError, WalIo
-from topics.model import TopicConfig
+from topics.model import SERVER_WRITES, TopicConfig
 
 log = logging.getLogger("topics.engine")
 
+LOOKED_AT_MAX: Final = 64
+"""Topics with a TTL that are looked at before a write is refused."""
 MANY: Final = 256
 MANY_BYTES: Final = 1 << 20
 """Above that, what goes is looked up all at once rather than one by one."""
@@ -40,6 +42,27 @@ def unexpired(core: Core, topic: Topic) -> tuple[int, int]:
         return topic.count, topic.bytes
     gone = topic.index.live(topic.floor, last)
     return topic.count - gone.records, topic.bytes - gone.bytes
+
+
+def expired_elsewhere(core: Core, topics: Collection[Topic], wanted: int) -> int:
+    """Bytes that have expired in other topics and still count towards the quota, up to what is wanted [RES-5].
+
+    If many topics have a TTL, looking takes longer than it may [P-10]: then only the sweep frees them.
+    """
+    found = 0
+    if len(core.expiring) > LOOKED_AT_MAX:
+        return found
+    for id in core.expiring:
+        topic = core.topics[id]
+        if topic in topics or topic.name in SERVER_WRITES:
+            continue
+        try:
+            found += topic.bytes - unexpired(core, topic)[1]
+        except (OSError, TopicsError) as error:  # the sweep says so aloud
+            log.debug("topic %r: what has expired is not known now: %s", topic.name, error)
+        if found >= wanted:
+            break
+    return found
 
 
 def earliest_unexpired(core: Core, topic: Topic) -> int:

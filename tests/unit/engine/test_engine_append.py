@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.engine import kit
 from tests.unit.engine.kit import TOPIC, Store, numbers, write
+from topics.engine import retention, system
 from topics.errors import BatchTooLarge, CallerError, LimitReached, RecordTooLarge, TopicNotFound
 from topics.model import Producer, TopicConfig, new
 from topics.testing.clock import TEN_YEARS_MS
@@ -578,6 +579,44 @@ def test_what_has_expired_in_a_topic_does_not_stand_in_the_way_of_its_next_write
         write(engine, "x" * 18)
     store.clock.advance(1)
     assert write(engine, "x" * 18).last_seq == 2
+
+
+def test_what_has_expired_in_another_topic_is_free_at_once() -> None:
+    """[RES-5]: whether or not it is logged yet; what the server wrote itself frees nothing when it expires."""
+    store = Store(max_total_bytes=20)
+    engine = store.put("a", ttl_ms=1000)
+    store.put("b")
+    write(engine, 1, name="a")
+    engine.delete("a", seqs=[1])
+    store.pass_time(100)
+    write(engine, "x" * 8, name="a")
+    store.clock.advance(500)
+    write(engine, "x" * 8, name="a")
+    store.clock.advance(500)
+    with pytest.raises(LimitReached):
+        write(engine, "x" * 8, name="b")
+    store.clock.advance(1)
+    write(engine, "x" * 8, name="b")
+    store.clock.advance(system.KEPT_MS)
+    with pytest.raises(LimitReached):
+        write(engine, "x" * 19, name="b")
+    assert store.engine.core.names["a"].count == 2
+    write(engine, "x" * 8, name="b")
+
+
+def test_where_many_topics_have_a_ttl_the_sweep_frees_what_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[RES-5, P-10]"""
+    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 1)
+    store = Store(max_total_bytes=20)
+    engine = store.put("a", ttl_ms=1000)
+    store.put("other", ttl_ms=1000)
+    store.put("b")
+    write(engine, "x" * 18, name="a")
+    store.clock.advance(1001)
+    with pytest.raises(LimitReached):
+        write(engine, "x" * 8, name="b")
+    engine.tick()
+    write(engine, "x" * 8, name="b")
 
 
 def test_space_that_a_write_would_free_by_evicting_is_not_credited_in_advance() -> None:

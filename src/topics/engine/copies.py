@@ -6,7 +6,6 @@ destination takes. So the copies, and how far their routers are, go into the log
     what names seqs there          deletes, acks, leases, floors [RRC-7, DEL-6]
     what decides what it takes     its configuration [RRC-3]
     what the source loses          acks, dead letters, age [RRC-8]
-
     another definition             what it passed over is not looked at again [RTR-8]; it waits for the sync, since it
                                    is logged elsewhere, in the group of shard 0
 

@@ -646,8 +646,9 @@ class Shard:
             self._dirty_since_ns = None
         self._finish_synced()
         if self._queue or self._waiting:
+            if not self._passes_left:
+                self._owner.soon(self._gather)
             self._passes_left, self._gathered = GATHER_PASSES, self._unsynced
-            self._owner.soon(self._gather)
         if not self._waiting and self._dirty_since_ns is not None:
             # Written while it ran: then nothing was due, so no timer knows of it.
             self.on_due()

@@ -535,6 +535,24 @@ def test_a_sync_waits_while_each_pass_brings_somebody_but_not_for_ever(stepped: 
     assert all(ticket.finished for ticket in tickets)
 
 
+def test_a_sync_of_the_clock_while_another_waits_for_company_does_not_prolong_that(stepped: kit.Run) -> None:
+    """06 §6.3, S-76: passes are counted once, however many syncs end meanwhile."""
+    behind_an_answer(stepped)
+    stepped.shard.sync()
+    stepped.submit(durable=True)
+    stepped.owner.work(LANE)()
+    passes = 0
+    while not stepped.owner.waiting(LANE) and passes < 10:
+        stepped.submit(durable=True)
+        stepped.owner.turn()
+        passes += 1
+    assert passes <= shards.GATHER_PASSES
+    for _ in range(shards.GATHER_PASSES):
+        stepped.submit(durable=True)
+        stepped.owner.turn()
+    assert not stepped.owner._soon
+
+
 def test_what_needs_no_sync_is_finished_while_one_waits_for_company(stepped: kit.Run) -> None:
     """06 §6.3 finish: in its own pass."""
     behind_an_answer(stepped)

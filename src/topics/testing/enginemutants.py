@@ -20,7 +20,19 @@ from msgspec import structs
 
 from topics.codec import control, frame
 from topics.codec import segment as codec
-from topics.engine import checkpoint, deletes, lifecycle, queue, reclaim, recover, rederive, relocate, retention, txn
+from topics.engine import (
+    checkpoint,
+    copies,
+    deletes,
+    lifecycle,
+    queue,
+    reclaim,
+    recover,
+    rederive,
+    relocate,
+    retention,
+    txn,
+)
 from topics.engine import delete as deleting
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.core import Core
@@ -563,6 +575,10 @@ def _from_the_beginning(right: Any) -> Any:
     return wrong
 
 
+def _defined_at_once(right: Any) -> Any:
+    return lambda core, edge, done: done(None)
+
+
 # -- the journal of deletes --------------------------------------------------------------------------------------------
 
 
@@ -812,6 +828,9 @@ MUTANTS: tuple[EngineMutant, ...] = (
          Edge, "carry", _nothing, _ops("route append_source append_mixed append_source", 0)),
     _bug("a router begins anew with its source after a restart [RRC-4]",
          RouterReplay, "_apply", _from_the_beginning, _ops("append_source route", 0)),
+    _bug("another definition overtakes the copies of the one before it [RTR-8]",
+         copies, "log_durably", _defined_at_once,
+         *(_ops("route append_source append_source reroute append_source", seed) for seed in range(4))),
     _bug("deleted copies are derived again [RRC-7]",
          rederive, "_delete_again", _nothing, _ops("route append_source append_source delete_copies", 1)),
     _bug("a restart derives no copies [RRC-1]",

@@ -62,7 +62,7 @@ from topics.testing.enginemodel import (
     merged,
 )
 from topics.testing.faultfs import FaultFs
-from topics.testing.routermodel import DESTS, PREFIX, SOURCE, Flow, Routes
+from topics.testing.routermodel import DESTS, FILTERS, PREFIX, SOURCE, Flow, Routes
 from topics.testing.simfs import SYNC_MODES, SimFs
 from topics.testing.subject import How as ImageHow
 from topics.testing.subject import Violation
@@ -143,6 +143,7 @@ MORE = (
     "append_source",
     "append_mixed",
     "route",
+    "reroute",
     "delete_copies",
     "stage",
     "commit",
@@ -154,7 +155,7 @@ MORE = (
 """Further operations of the random runs."""
 
 
-ROUTED = ("append_source", "append_source", "append_mixed", "delete_copies", "commit")
+ROUTED = ("append_source", "append_source", "append_mixed", "delete_copies", "reroute", "commit")
 """What routers are about."""
 
 
@@ -1516,13 +1517,35 @@ class EngineDriver(DiskDriver):
                 if not there:
                     began = engine.state(dest.source).head_seq
                     flow.attempts.append(began)
-                    engine.put_router(dest.router, {"source": dest.source, "dest": name, "filter": dest.filter})
+                    config = {"source": dest.source, "dest": name, "filter": FILTERS[0] if dest.filtered else None}
+                    engine.put_router(dest.router, config)
                     flow.began = began
                 else:
                     flow.began = self.routes.found(name, observe_routes(engine))
             except TopicsError as error:
                 self.session._blame(error, f"a router into {name!r}")
                 return
+
+    def _op_reroute(self) -> None:
+        """Another filter of a router; what was forwarded stays as it is, also behind every crash [RTR-8]."""
+        name = "to.few"
+        flow = self.routes.flows.get(name)
+        if flow is None or flow.began is None or not self.session.well:
+            self._op_route()
+            return
+        engine, dest = self.session.engine, DESTS[name]
+        old = self.routes.filters
+        new = self.rng.choice([each for each in FILTERS if old != {each}])
+        self.routes.filters |= {new}
+        try:
+            # Whatever the source has is forwarded by the old one [FWD-9].
+            engine.read(name, limit=1)
+            engine.put_router(dest.router, {"source": dest.source, "dest": name, "filter": new})
+        except TopicsError as error:
+            self.session._blame(error, f"another filter of the router into {name!r}")
+            return
+        if not self._lied():
+            self.routes.filters = frozenset({new})
 
     def _op_append_mixed(self) -> None:
         """A direct write into a destination; it takes the copies before it along."""
@@ -1762,5 +1785,9 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "attached twice": ({"wal_shards": 3}, ("attach", "kill_reopen")),
     "committed": ({"wal_shards": 3}, ("stage", "commit", "kill_reopen", "commit")),
     "routers": ({}, ("route", "append_source", "checkpoint", "append_source", "append_mixed", "append_source")),
+    "another filter": (
+        {},
+        ("route", "append_source", "reroute", "append_source", "kill_reopen", "reroute", "append_source"),
+    ),
     "copies": ({}, ("route", "append_source", "delete_copies", "append_mixed", "kill_reopen", "append_source", "tick")),
 }

@@ -4,7 +4,7 @@ One source feeds three destinations, and one of these feeds a fourth:
 
     to.copy    everything, nothing else          its k-th seq stands for the k-th seq of the source, whatever happens
     to.chain   everything of to.copy             the same
-    to.few     what a filter picks               in the order of the source, each once
+    to.few     what the filter of its time picks in the order of the source, each once
     to.mixed   everything, and direct writes     the same; direct writes keep their promise and their seqs
 
 Nothing that the source shows may be missing, nothing deleted may come back, nothing may be there twice or be made up. A
@@ -24,7 +24,8 @@ from topics.testing.subject import Violation
 
 SOURCE = "source"
 PREFIX = "to."
-FILTER = "a*"
+FILTERS = ("a*", "b*", None)
+"""What `to.few` may be picked by; the first is what it begins with."""
 
 
 class Dest(NamedTuple):
@@ -32,13 +33,13 @@ class Dest(NamedTuple):
 
     router: str
     source: str
-    filter: str | None = None
+    filtered: bool = False
     mixed: bool = False
 
 
 DESTS: Mapping[str, Dest] = {
     "to.copy": Dest("r1", SOURCE),
-    "to.few": Dest("r2", SOURCE, FILTER),
+    "to.few": Dest("r2", SOURCE, filtered=True),
     "to.mixed": Dest("r3", SOURCE, mixed=True),
     "to.chain": Dest("r4", "to.copy"),
 }
@@ -51,6 +52,8 @@ class Written(NamedTuple):
     seq: int
     tag: str | None
     node: str | None
+    filters: frozenset[str | None]
+    """Which of `FILTERS` may have been in force: one, unless it is open whether a change of it took place."""
 
 
 class Flow:
@@ -80,13 +83,15 @@ class Routes:
         self.flows: dict[str, Flow] = {}
         self.written: dict[bytes, Written] = {}
         """Everything that was ever handed to the source."""
+        self.filters: frozenset[str | None] = frozenset(FILTERS[:1])
+        """Which of `FILTERS` may be in force."""
         self.blind = False
         """Sound frames were read as damaged: routers then copied a hole, and nobody can tell it from a lost record."""
 
     def wrote(self, seq: int, recs: list[Rec]) -> None:
         """Records were handed to the source, from `seq` on."""
         for at, rec in enumerate(recs):
-            self.written[rec.data] = Written(seq + at, rec.tag, rec.node)
+            self.written[rec.data] = Written(seq + at, rec.tag, rec.node, self.filters)
 
     def show(self, views: Mapping[str, View], *, complete: bool) -> None:
         """Hold what a running engine shows against what it must; `complete`: nothing keeps the routers from working."""
@@ -99,6 +104,7 @@ class Routes:
         """The oracle as it is after a restart; raises `Violation` if that breaks a promise."""
         routes = Routes()
         routes.written = dict(self.written)
+        routes.filters = self.filters
         routes.blind = self.blind
         for name, flow in self.flows.items():
             began = flow.began
@@ -157,9 +163,9 @@ class Routes:
             return
         if complete:
             self._nothing_missing(name, flow, view, source, began)
-            if dest.filter is None and not dest.mixed and view.head != source.head - began:
+            if not dest.filtered and not dest.mixed and view.head != source.head - began:
                 raise Violation(f"{name!r}: the head is {view.head}, the source has {source.head - began} seqs for it")
-        if dest.filter is None and not dest.mixed:
+        if not dest.filtered and not dest.mixed:
             for rec in view.records:
                 if rec.data in seqs and seqs[rec.data] - began != rec.seq:
                     raise Violation(f"{name!r}: {rec.data[:20]!r} is at {rec.seq}, not at {seqs[rec.data] - began}")
@@ -182,9 +188,10 @@ class Routes:
             if rec.data in flow.tried:
                 continue
             one = self.written.get(rec.data)
-            if one is None or not _picks(dest.filter, one.tag) or (dest.source == SOURCE and one.seq <= began):
+            picked = one is not None and (not dest.filtered or any(_picks(each, one.tag) for each in one.filters))
+            if one is None or not picked or (dest.source == SOURCE and one.seq <= began):
                 raise Violation(f"{name!r}: {rec.data[:20]!r} at {rec.seq} is no copy of anything")
-            if (rec.tag, rec.node) != one[1:]:
+            if (rec.tag, rec.node) != (one.tag, one.node):
                 raise Violation(f"{name!r}: {rec.data[:20]!r} has lost its tag or node [FWD-5]")
             if rec.data in flow.deleted:
                 raise Violation(f"{name!r}: {rec.data[:20]!r} is back, which was deleted [RRC-7]")
@@ -201,7 +208,8 @@ class Routes:
     def _nothing_missing(self, name: str, flow: Flow, view: View, source: View, began: int) -> None:
         shown = {rec.data for rec in view.records}
         for rec in source.records:
-            if rec.seq > began and _picks(DESTS[name].filter, rec.tag):
+            filters = self.written[rec.data].filters if DESTS[name].filtered else (None,)
+            if rec.seq > began and all(_picks(each, rec.tag) for each in filters):
                 if rec.data not in shown | flow.deleted | flow.unsure:
                     raise Violation(f"{name!r}: {rec.data[:20]!r} of the source was not forwarded [RRC-1]")
 

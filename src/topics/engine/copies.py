@@ -30,17 +30,20 @@ def keep(core: Core, topic: Topic) -> None:
     Those of it are another topic's: where they cannot be logged, what was asked for is done all the same. A start that
     is deriving copies decides by itself what of them is logged.
     """
-    if core.routers.held:
-        return
-    edge = core.routers.feeding.get(topic.id)
-    if edge is not None and edge.has_pending:
-        log_copies(core, edge)
+    keep_into(core, topic)
     for edge in core.routers.fed.get(topic.id, ()):
-        if edge.has_pending:
+        if edge.has_pending and not core.routers.held:
             try:
                 log_copies(core, edge)
             except TopicsError as error:
                 log.warning("copies of %r in %r are in memory only: %s", topic.name, edge.dest.name, error)
+
+
+def keep_into(core: Core, topic: Topic) -> None:
+    """Log the copies into a topic, where its seqs are about to be named and nothing is lost for those who copy it."""
+    edge = core.routers.feeding.get(topic.id)
+    if edge is not None and edge.has_pending and not core.routers.held:
+        log_copies(core, edge)
 
 
 def log_durably(core: Core, edge: Edge, done: Outcome) -> None:

@@ -811,7 +811,7 @@ class _Events:
             then()
 
         try:
-            copies.keep(self._core, self._topic)
+            copies.keep_into(self._core, self._topic)
             self._core.submit(self._topic.id, b"".join(self._frames), len(self._frames), logged, durable=True)
         except TopicsError as error:
             logged(error)

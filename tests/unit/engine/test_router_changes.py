@@ -138,6 +138,19 @@ def test_a_lease_that_survives_is_of_the_same_job(stop: str) -> None:
     assert shape(engine, "b") == [(1, 1), (3, 3)]
 
 
+def test_a_claim_at_the_source_logs_its_own_event_and_no_copies() -> None:
+    """[QRC-3] It takes nothing from those who copy the queue."""
+    store = Store()
+    store.put("a", type="queue", leases_durable=True, lease_ms=600_000)
+    store.put("b")
+    route(store.engine)
+    each(store.engine, 3, name="a")
+    assert shape(store.engine, "b") == [(1, 1), (2, 2), (3, 3)]
+    frames = store.engine.metrics()["topics_wal_frames_total"]
+    assert len(store.engine.claim("a", "w", 1).jobs) == 1
+    assert store.engine.metrics()["topics_wal_frames_total"] == frames + 1
+
+
 @after_every_stop
 def test_a_destination_that_begins_to_reject_keeps_its_copies(stop: str) -> None:
     """[CAP-5, RRC-3] A tighter cap evicts nothing there, also after a start."""

@@ -72,6 +72,11 @@ class Stream:
             return max(self._origin.first(name), asked or 0) - 1
         return max(asked - 1, 0)
 
+    def _is_start(self, name: str, entry: Entry) -> bool:
+        """Whether it stands where the options let it begin: then nothing was read, and it may be beyond the head."""
+        asked = self._options.starts.of(name)
+        return entry.is_empty and isinstance(asked, int) and entry.seq == asked - 1
+
     def fix(self) -> None:
         """From now on nothing is new: this run ends at what there is [K-21]."""
         self._fixed = self._look()
@@ -119,7 +124,7 @@ class Stream:
         if head is None:
             return entry.after()
         if entry.is_of(head.epoch, head.store):
-            if self._fixed is None:
+            if self._fixed is None and not self._is_start(name, entry):
                 check_reach(name, head.head, entry.seq)
             return entry.after()._replace(store=head.store)
         if self._read.on_data_loss == "fail":

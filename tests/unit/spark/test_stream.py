@@ -342,6 +342,24 @@ def test_a_store_that_ends_before_the_stream_is_told(world: World) -> None:
         query.trigger()
 
 
+def test_a_start_beyond_the_head_waits_for_its_record(world: World) -> None:
+    """K-20: a number n → n − 1, also one that no record has yet, also in a new process."""
+    world.put("a")
+    world.put("b")
+    world.write("a", 3)
+    world.write("b", 2)
+    query = world.query(topics="a,b", startingSeq='{"a": 6, "b": "earliest"}')
+    query.drain()
+    assert query.told("topic", "seq") == [("b", 1), ("b", 2)]
+    query.begin()
+    world.write("b", 1)
+    query.drain()
+    world.write("a", 4)
+    query.begin()
+    query.drain()
+    assert query.told("topic", "seq") == [("b", 1), ("b", 2), ("b", 3), ("a", 6), ("a", 7)]
+
+
 def test_a_key_that_is_taken_back_ends_the_stream_and_a_new_one_goes_on(tmp_path: Path) -> None:
     """K-15, K-20: nothing is taken for absent because it may not be seen."""
     with (

@@ -38,6 +38,7 @@ def test_so_do_files_and_the_server_alone(fs: Fs, tmp_path: Path) -> None:
 
 ROW = (1, None, None, {"n": 1})
 PLANNED: View = dict.fromkeys((1, 2, 3, 4), ROW)
+BEGUN: View = dict.fromkeys((2, 3, 4), ROW)
 ENDED: View = dict.fromkeys((2, 4, 5), ROW)
 
 
@@ -45,7 +46,9 @@ ENDED: View = dict.fromkeys((2, 4, 5), ROW)
     ("topic", "records", "gaps", "said"),
     [
         (DELETED, {2: ROW, 4: ROW}, [], None),
-        (DELETED, {1: ROW, 2: ROW, 3: ROW, 4: ROW}, [], None),
+        (DELETED, {2: ROW, 3: ROW, 4: ROW}, [], None),
+        (DELETED, {1: ROW, 2: ROW, 3: ROW, 4: ROW}, [], "seq 1 was deleted before it was read"),
+        (CAPPED, {1: ROW, 2: ROW, 3: ROW, 4: ROW}, [], None),
         (CAPPED, {2: ROW, 3: ROW, 4: ROW}, [(1, 1, "cap")], None),
         (DELETED, {2: ROW}, [], "seq 4 is missing"),
         (DELETED, {2: ROW, 4: ROW, 5: ROW}, [], "seq 5 was not there at the plan"),
@@ -60,5 +63,5 @@ def test_the_judge_finds_what_no_correct_read_can_give(
     topic: str, records: View, gaps: list[tuple[int, int, str]], said: str | None
 ) -> None:
     """The runs above can fail."""
-    found = judge(topic, Seen(list(records.items()), gaps), PLANNED, ENDED)
+    found = judge(topic, Seen(list(records.items()), gaps), PLANNED, BEGUN, ENDED)
     assert found == [] if said is None else any(one.startswith(f"{topic}: {said}") for one in found)

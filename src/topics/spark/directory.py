@@ -17,6 +17,7 @@ from topics.fs import Fs
 from topics.spark.failure import SourceError
 from topics.spark.options import ReadOptions
 from topics.spark.plan import ENTRY_COST, GAP_COST, Floors, Source, Stretch, TopicPlan, lost_before, narrowed
+from topics.storage.dropped import settled
 from topics.storage.view import StoreView, Tags, TopicView, read_store_id
 
 SAMPLES = 4
@@ -27,7 +28,8 @@ def plan_directory(fs: Fs, options: ReadOptions, now_ms: int) -> tuple[Source, l
     """The wanted topics of the directory that `path` names, at `now_ms`."""
     assert options.path is not None
     store = open_store(fs, options.path, options.cold)
-    return source_of(store, options), [plan_topic(one, options, now_ms) for one in wanted(store.topics(), options)]
+    topics = wanted(store.topics(), options)
+    return source_of(store, options), [plan_topic(store, one, options, now_ms) for one in topics]
 
 
 def source_of(store: StoreView, options: ReadOptions) -> Source:
@@ -38,6 +40,7 @@ def source_of(store: StoreView, options: ReadOptions) -> Source:
         options.path,
         None if header is None else header.store,
         options.cold if options.cold is not None else None if header is None else header.cold,
+        0 if header is None else header.id,
     )
 
 
@@ -84,8 +87,9 @@ def check_named(options: ReadOptions, found: Iterable[str]) -> None:
         )
 
 
-def plan_topic(topic: TopicView, options: ReadOptions, now_ms: int) -> TopicPlan:
+def plan_topic(store: StoreView, topic: TopicView, options: ReadOptions, now_ms: int) -> TopicPlan:
     """What of a topic the bounds select."""
+    topic = settled(store, topic)
     item, name = topic.item, topic.name
     expiry = topic.expiry_ts(now_ms)
     ttl_floor = max(item.ttl_floor, min(topic.first_at(expiry), item.head_seq + 1)) if expiry else item.ttl_floor
@@ -99,7 +103,7 @@ def plan_topic(topic: TopicView, options: ReadOptions, now_ms: int) -> TopicPlan
     last = item.ckpt_seq if until is None else min(until, item.ckpt_seq)
     if start_ts is not None:
         first = max(first, topic.first_at(start_ts))
-    if end_ts is not None:
+    if end_ts is not None and end_ts < paths.U64_MAX:
         last = min(last, topic.first_at(end_ts + 1) - 1)
     rows = [row for row in item.segments if _overlaps(row, first, last)]
     kept = 1.0 if options.tags is None else _tagged_share(topic, rows, options.tags)

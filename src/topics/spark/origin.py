@@ -89,17 +89,19 @@ class DirectoryOrigin:
         self._fs = fs
         self._options = options
         self._clock = clock
+        self._store: StoreView | None = None
         self._topics: dict[str, TopicView] = {}
 
     def look(self) -> dict[str, Head]:
         assert self._options.path is not None
-        store = open_store(self._fs, self._options.path, self._options.cold)
+        store = self._store = open_store(self._fs, self._options.path, self._options.cold)
         self._topics = {topic.name: topic for topic in matching(store.topics(), self._options)}
         id = _id(store)
         return {name: _head(topic, id) for name, topic in self._topics.items()}
 
     def first(self, name: str) -> int:
-        return plan_topic(self._topics[name], self._options, self._clock.now_ms()).first
+        assert self._store is not None
+        return plan_topic(self._store, self._topics[name], self._options, self._clock.now_ms()).first
 
     def plan(self, ranges: Mapping[str, Entry], *, hold: bool = False) -> Planned:
         assert self._options.path is not None
@@ -109,7 +111,7 @@ class DirectoryOrigin:
         for topic in matching(store.topics(), options):
             if ranges[topic.name].is_of(topic.epoch, _id(store)):
                 check_reach(topic.name, topic.ckpt_seq, ranges[topic.name].seq)
-                found[topic.name] = plan_topic(topic, options, self._clock.now_ms())
+                found[topic.name] = plan_topic(store, topic, options, self._clock.now_ms())
         return source_of(store, options), found
 
     def release(self) -> None:

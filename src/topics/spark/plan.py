@@ -85,6 +85,8 @@ class Source(NamedTuple):
     """None: no files can be reached."""
     store: str | None
     cold: str | None
+    snapshot: int = 0
+    """Number of the snapshot that a directory was planned by."""
 
 
 class Partition(NamedTuple):
@@ -160,18 +162,19 @@ def partitions(source: Source, plans: Sequence[TopicPlan]) -> list[Partition]:
 
 def _pieces(plan: TopicPlan, partition_bytes: int) -> list[Piece]:
     found = [
-        Piece(narrowed(plan.item, one.first, one.last, _floors(plan.item)), one, plan.min_ts, plan.max_ts)
+        Piece(narrowed(plan.item, one.first, one.last, floors_of(plan.item)), one, plan.min_ts, plan.max_ts)
         for stretch in plan.stretches
         for one in _split(stretch, partition_bytes)
     ]
     if plan.lost is not None:
         nothing = Stretch(plan.first, plan.first - 1, 0)
-        first = found[0] if found else Piece(narrowed(plan.item, 1, 0, _floors(plan.item)), nothing, 0, 0)
+        first = found[0] if found else Piece(narrowed(plan.item, 1, 0, floors_of(plan.item)), nothing, 0, 0)
         found[:1] = [first._replace(lost=plan.lost)]
     return found
 
 
-def _floors(item: TopicItem) -> Floors:
+def floors_of(item: TopicItem) -> Floors:
+    """The floors of an item."""
     return Floors(item.cap_floor, item.ttl_floor, item.delete_below)
 
 

@@ -6,15 +6,17 @@ What is missing goes by `onDataLoss`:
     emit    a row of kind `gap` [K-10]; neighbouring gaps of one reason are one row
     skip    nothing is told
 
-Files that vanished since the plan were given up to retention, or deleted. Which of the two, the newest snapshot tells,
-or the server: deleted records are absent, given up ones are lost. Any thread, no Spark.
+What was deleted since the plan is absent: a partition begins with a look at the floors and at the deletes that no mark
+in a file tells yet. Files that vanished since the plan were given up to retention, or deleted. Which of the two, the
+server tells, or the newest snapshot and the marks behind it [S-277]: deleted records are absent, given up ones are
+lost, and what no floor explains is damage. Any thread, no Spark.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, groupby
 from typing import Final, TypeAlias
@@ -22,7 +24,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec.structs import replace
 
+from topics.codec.control import MarkRow
 from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
 from topics.codec.segment import IDX
@@ -33,15 +37,29 @@ from topics.spark.arrow import BadRecord, GapRow, Layout
 from topics.spark.directory import plan_directory, same_store
 from topics.spark.failure import SourceError
 from topics.spark.options import ReadOptions
-from topics.spark.plan import RECREATED, Floors, Lost, Partition, Piece, Rows, Source, partitions
+from topics.spark.plan import RECREATED, Floors, Lost, Partition, Piece, Rows, Source, floors_of, partitions
 from topics.spark.remote import Page, Remote, plan_server
+from topics.storage import dropped
 from topics.storage.reindex import DAMAGE
 from topics.storage.tiers.reading import ColdTier, ColdUnavailable
-from topics.storage.view import DROPPED, Batch, Deleted, Gap, StoreView, Told, TopicView, Wanted, taken
+from topics.storage.view import (
+    DROPPED,
+    Batch,
+    Deleted,
+    Gap,
+    StoreView,
+    Told,
+    TopicView,
+    Wanted,
+    newest_snapshot,
+    taken,
+)
 
 LOOKS: Final = 10
 LOOK_S: Final = 0.1
 """How often, and how long after each other, files that are missing are looked for again."""
+LOG_READS: Final = 2
+"""How often the log is read in vain for what is missing: it may have been cut behind a newer snapshot."""
 JOINED_RECORDS: Final = 4096
 JOINED_BYTES: Final = 1 << 20
 """Smaller batches are put together until there is so much of them."""
@@ -65,7 +83,7 @@ def read_partition(fs: Fs, partition: Partition) -> Iterator[pa.RecordBatch]:
     reading = Reading(fs, partition.source)
     try:
         for topic, pieces in groupby(partition.pieces, key=lambda piece: piece.item.name):
-            rows = _joined(chain.from_iterable(_in_order(reading, list(pieces))))
+            rows = _joined(chain.from_iterable(_in_order(reading, _by_now(reading, list(pieces)))))
             for batch in _policed(topic, _decoded(topic, rows, reading), reading):
                 if batch.num_rows:
                     yield batch
@@ -87,6 +105,9 @@ class Reading:
         """Where segments begin, by topic: a directory that each piece listed would take the square of its size."""
         self._remote: Remote | None = None
         self._asking = threading.Lock()
+        self._store: StoreView | None = None
+        self._marks: dict[int, MarkRow] = {}
+        self._vain_reads = 0
 
     @property
     def path(self) -> str:
@@ -101,10 +122,74 @@ class Reading:
                 self._remote.met = True  # whoever made the plan had it from there
             return self._remote
 
+    def is_as_planned(self) -> bool:
+        """Whether the directory has no newer snapshot than the plan."""
+        return newest_snapshot(self.fs, self.path) == self.source.snapshot
+
+    def item_now(self, id: int) -> TopicItem | None:
+        """A topic of the directory by its newest snapshot; None if it is gone. Any thread."""
+        with self._asking:
+            return self._newest(id)
+
+    def _newest(self, id: int) -> TopicItem | None:
+        if self._store is None:
+            self._store = StoreView(self.fs, self.path)
+        else:
+            self._store.refresh()
+        return next((one.item for one in self._store.topics() if one.id == id), None)
+
+    def item_without(self, id: int, seq: int) -> TopicItem | None:
+        """The same for who misses the segment of a seq: unless the snapshot explains it, with the floors of the log.
+
+        The log may be cut behind a newer snapshot while it is read, so both are looked at again. Any thread.
+        """
+        with self._asking:
+            while (item := self._newest(id)) is not None:
+                item = dropped.raised(item, self._marks.get(id))
+                if max(floors_of(item).evict, item.delete_below) > seq:
+                    self._vain_reads = 0
+                    break
+                if self._vain_reads == LOG_READS:
+                    break
+                self._vain_reads += 1
+                assert self._store is not None
+                self._marks = dropped.marks(self._store)
+            return item
+
     def close(self) -> None:
         self.cold.close()
         if self._remote is not None:
             self._remote.close()
+
+
+def _by_now(reading: Reading, pieces: list[Piece]) -> list[Piece]:
+    """The pieces of a topic with what was deleted since they were planned [K-11]; the server tells it as it reads."""
+    in_files = [piece for piece in pieces if not piece.stretch.remote and piece.stretch.first <= piece.stretch.last]
+    if not in_files or not reading.has_files:
+        return pieces
+    item = in_files[0].item
+    pending: Sequence[tuple[int, int]] = ()
+    if reading.options.url is not None:
+        told = reading.remote().deleted(item, in_files[0].stretch.first, in_files[-1].stretch.last)
+        if told is None:  # the topic is gone, which the server tells again where it is asked for records
+            return [piece._replace(stretch=piece.stretch._replace(remote=True)) for piece in pieces]
+        below, pending = told
+    elif reading.is_as_planned():
+        return pieces
+    else:
+        now = reading.item_now(item.id)
+        below = item.delete_below if now is None else now.delete_below
+    return [_less(piece, below, pending) for piece in pieces]
+
+
+def _less(piece: Piece, below: int, pending: Sequence[tuple[int, int]]) -> Piece:
+    """The piece without these seqs, which were deleted."""
+    stretch = piece.stretch
+    inside = [one for one in pending if one[0] <= stretch.last and one[1] >= stretch.first]
+    return piece._replace(
+        item=replace(piece.item, delete_below=max(piece.item.delete_below, below)),
+        stretch=stretch._replace(pending=(*stretch.pending, *inside)),
+    )
 
 
 def _in_order(reading: Reading, pieces: list[Piece]) -> Iterator[Iterable[Found]]:
@@ -211,6 +296,7 @@ def _from_files(reading: Reading, piece: Piece) -> Iterator[Found]:
         rest = piece._replace(stretch=stretch._replace(first=at))  # the server can read what we cannot
         yield from _from_server(reading, rest)
         return
+    at = max(at, view.floor)  # files of what is deleted need not be there
     if at <= stretch.last:  # only an unsealed segment ends a scan, and what a snapshot claims of it was synced
         detail = f"the unsealed segment at {view.files.dir} ends at seq {at - 1}"
         yield Lost(at, stretch.last, arrow.REASONS[DAMAGE], detail)
@@ -311,7 +397,7 @@ def _missing(reading: Reading, item: TopicItem, gap: Gap) -> Iterator[Lost]:
     if is_stored:
         yield Lost(gap.first, gap.last, arrow.REASONS[gap.reason])
         return
-    floors = _floors_now(reading, item)
+    floors = _floors_now(reading, item, gap)
     if floors is None:
         yield Lost(gap.first, gap.last, RECREATED, "the topic was deleted since the read was planned")
         return
@@ -321,22 +407,18 @@ def _missing(reading: Reading, item: TopicItem, gap: Gap) -> Iterator[Lost]:
     beyond = max(first, floors.evict)
     if beyond > gap.last:
         return
-    if gap.reason != DROPPED:
-        yield Lost(beyond, gap.last, arrow.REASONS[gap.reason], gap.detail)
-    # A drop is known to the log before a snapshot tells of it; without a cap and a TTL only deletes drop anything.
-    elif any(item.cfg.get(name) for name in ("cap_records", "cap_bytes", "ttl_ms")):
-        reason = "ttl" if item.cfg.get("ttl_ms") else "cap"
-        yield Lost(beyond, gap.last, reason, "dropped since the read was planned")
+    # A segment goes when floors that cover it are durable [S-277]: no drop explains this one.
+    reason, detail = (DAMAGE, "no segment holds these seqs") if gap.reason == DROPPED else (gap.reason, gap.detail)
+    yield Lost(beyond, gap.last, arrow.REASONS[reason], detail)
 
 
-def _floors_now(reading: Reading, item: TopicItem) -> Floors | None:
+def _floors_now(reading: Reading, item: TopicItem, gap: Gap) -> Floors | None:
     """The floors of an instance as they are now; None if it is gone."""
     if reading.options.url is not None:
         return reading.remote().floors(item)
-    for topic in StoreView(reading.fs, reading.path).topics():
-        if topic.id == item.id:
-            return Floors(topic.item.cap_floor, topic.item.ttl_floor, topic.item.delete_below)
-    return None
+    is_absent = gap.absent or gap.reason == DROPPED
+    now = reading.item_without(item.id, gap.last) if is_absent else reading.item_now(item.id)
+    return None if now is None else floors_of(now)
 
 
 def _policed(topic: str, rows: Iterator[Rows], reading: Reading) -> Iterator[pa.RecordBatch]:

@@ -176,6 +176,19 @@ class Remote:
         told = self.state(item.name)
         return _floors(told) if told is not None and (told["id"], told["epoch"]) == (item.id, item.epoch) else None
 
+    def deleted(self, item: TopicItem, first: int, last: int) -> tuple[int, list[tuple[int, int]]] | None:
+        """What of a range is deleted and no file says so: all below a seq, and ranges. None if the instance is gone."""
+        try:
+            told = self.segments(item.name, 0, first, last)
+        except SourceError as error:
+            if error.code == "topic_not_found":
+                return None
+            raise
+        if (told["id"], told["epoch"]) != (item.id, item.epoch):
+            return None
+        pending = [(low, high) for one in told["segments"] for low, high in one.get("pending", ())]
+        return _floors(told).deleted_below, pending
+
     def call(self, method: str, target: str, body: object = None) -> dict[str, Any]:
         """One exchange of JSON."""
         raw = None if body is None else json.dumps(body).encode()
@@ -299,7 +312,7 @@ def _plan(remote: Remote, told: Mapping[str, Any], options: ReadOptions, reachab
     last = head if until is None else min(until, head)
     if start_ts is not None:
         first = max(first, remote.first_at(name, start_ts, head))
-    if end_ts is not None:
+    if end_ts is not None and end_ts < paths.U64_MAX:
         last = min(last, remote.first_at(name, end_ts + 1, head) - 1)
     found = [_stretch(one, first, last, reachable) for one in told["segments"]]
     if head > told["ckpt_seq"]:

@@ -11,7 +11,8 @@ and its seq is at or above every floor [S-342].
     sealed segment      a frame that does not verify is damage, and told as a `Gap` with a `detail`
     the unsealed one    it is the end for now, no error [S-341]
     holes               a `Gap` with the stored reason, from the evict floor on, also below `delete_below` [S-125]
-    no segment at all   damage; before the first segment there is, a drop since the snapshot (reason 0) may explain it
+    no segment at all   damage; before the first segment there is, a drop since the snapshot (reason 0) may explain it:
+                        then a mark in the log does (`dropped`)
     file gone           the `.idx` is read again, then the directory listed again [S-340, S-343]
 
 Batches and gaps cover the seqs from the start to where the scan ends without a space, dead records included, so the end
@@ -161,20 +162,21 @@ class StoreView:
         self.fs = fs
         self.path = path
         self._cold = cold
-        self._snapshot = self._load()
+        self.snapshot = self._load()
 
     def refresh(self) -> None:
         """Take the newest snapshot there is now."""
-        self._snapshot = self._load()
+        if self.header is None or newest_snapshot(self.fs, self.path) != self.header.id:
+            self.snapshot = self._load()
 
     @property
     def header(self) -> Header | None:
         """Of the snapshot; None where the store has none yet, and so nothing to show."""
-        return None if self._snapshot is None else self._snapshot.header
+        return None if self.snapshot is None else self.snapshot.header
 
     def topics(self) -> list[TopicView]:
         """All topics, by id."""
-        items = [] if self._snapshot is None else self._snapshot.topics
+        items = [] if self.snapshot is None else self.snapshot.topics
         return [TopicView(self, item) for item in sorted(items, key=lambda item: item.id)]
 
     def topic(self, name: str) -> TopicView | None:
@@ -190,6 +192,11 @@ class StoreView:
 
     def _load(self) -> Snapshot | None:
         return SnapshotStore(self.fs, f"{self.path}/{paths.META_DIR}").load(read_store_id(self.fs, self.path))
+
+
+def newest_snapshot(fs: Fs, path: str) -> int:
+    """The number of the newest snapshot in a data directory, as its name says; 0 if there is none."""
+    return next(iter(SnapshotStore(fs, f"{path}/{paths.META_DIR}").numbers()), 0)
 
 
 def read_store_id(fs: Fs, path: str) -> str | None:
@@ -417,9 +424,23 @@ class TopicView:
         times = self._times(*spans[low])
         return spans[low][0] + (0 if times is None else int(np.searchsorted(times, np.uint64(ts))))
 
+    def misses_prefix(self) -> bool:
+        """Whether the snapshot knows live records in front of all segments there are: dropped since, or lost."""
+        return self._missed(self._firsts(), self.floor) is not None
+
+    def _missed(self, firsts: list[int], floor: int) -> int | None:
+        """The first of them, about; None if there are none."""
+        end = firsts[0] if firsts else self.ckpt_seq + 1
+        known = (row for row in self.item.segments if row.live and row.first < end and row.first + row.count > floor)
+        return next((max(row.first, floor) for row in known), None)
+
     def first_live(self, from_seq: int, min_ts: int = 0) -> int:
         """The first live record from a seq on, or where damage before it begins; `ckpt_seq + 1` if there is neither."""
-        for first, behind in self._spans(self._firsts()):
+        firsts = self._firsts()
+        missed = self._missed(firsts, max(from_seq, self.floor))
+        if missed is not None:
+            return missed
+        for first, behind in self._spans(firsts):
             if behind <= max(from_seq, self.floor):
                 continue
             at = max(from_seq, self.floor, first)

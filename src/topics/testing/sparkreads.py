@@ -2,9 +2,11 @@
 
 A server in a process of its own is written to, deleted from, checkpointed and compacted without a pause; its segments
 are sealed, rewritten, moved to a cold tier and dropped meanwhile. For every run everybody holds still while the server
-is asked for what there is and the read is planned; then rows are read while all goes on, and the server is asked again:
+is asked for what there is and the read is planned; then records are deleted, and the server is asked once more; then
+rows are read while all goes on, and the server is asked again:
 
     seen ⊆ at the plan                  nothing that was deleted, or came later; every value as the server tells it
+    seen ∩ deleted before reading = ∅   what goes between plan and rows is absent, whatever the files still hold
     at the plan ∩ at the end ⊆ seen     nothing is missing that lived all the time
     the rest of the plan                deleted meanwhile, or told as a gap
 
@@ -129,6 +131,12 @@ class Disturber:
     def start(self) -> None:
         self._thread.start()
 
+    def delete(self) -> None:
+        """In every way there is, now; whoever calls holds it still."""
+        self._delete_seqs()
+        self._delete_tag()
+        self._call("POST", f"/v0/topics/{DELETED}/delete", {"before_seq": max(self._head() - KEPT * 19 // 20, 1)})
+
     def stop(self) -> None:
         """End, and wait for it."""
         self._over.set()
@@ -220,7 +228,7 @@ def seen(rows: Iterable[Mapping[str, Any]], topic: str) -> Seen:
     return Seen(records, gaps)
 
 
-def judge(topic: str, found: Seen, planned: View, ended: View) -> list[str]:
+def judge(topic: str, found: Seen, planned: View, begun: View, ended: View) -> list[str]:
     """What no correct read can have given."""
     said: list[str] = []
     records = dict(found.records)
@@ -229,6 +237,9 @@ def judge(topic: str, found: Seen, planned: View, ended: View) -> list[str]:
     said += [f"{topic}: seq {seq} was not there at the plan" for seq in sorted(records.keys() - planned.keys())]
     differing = [seq for seq in records.keys() & planned.keys() if records[seq] != planned[seq]]
     said += [f"{topic}: seq {seq} is {records[seq]}, not {planned[seq]}" for seq in sorted(differing)]
+    if topic == DELETED:  # what retention has passed may be read as long as its files are there
+        deleted = records.keys() & planned.keys() - begun.keys()
+        said += [f"{topic}: seq {seq} was deleted before it was read" for seq in sorted(deleted)]
     missing = (planned.keys() & ended.keys()) - records.keys()
     said += [f"{topic}: seq {seq} is missing" for seq in sorted(missing)]
     told = {seq for first, last, _ in found.gaps for seq in range(first, last + 1)}
@@ -288,12 +299,16 @@ def _read(
     with disturber.still:
         planned = {topic: view(http, topic) for topic in topics}
         rows_of = reader.plan(options)
+        disturber.delete()
+        begun = {topic: view(http, topic) for topic in topics}
     rows = rows_of()
     with disturber.still:
         ended = {topic: view(http, topic) for topic in topics}
     counts["rows"] += len(rows)
     counts["gone"] += sum(len(planned[topic].keys() - ended[topic].keys()) for topic in topics)
-    return [one for topic in topics for one in judge(topic, seen(rows, topic), planned[topic], ended[topic])]
+    return [
+        one for topic in topics for one in judge(topic, seen(rows, topic), planned[topic], begun[topic], ended[topic])
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

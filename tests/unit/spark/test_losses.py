@@ -9,6 +9,7 @@ import pytest
 from tests.unit.spark.kit import PATH, planned, rows
 from tests.unit.storage import storekit
 from tests.unit.storage.storekit import Topic
+from tests.unit.storage.test_inspect import marked
 from topics.codec import segment
 from topics.codec.place import topic_mask
 from topics.fs import Fs
@@ -176,7 +177,58 @@ def test_what_was_deleted_or_given_up_since_the_plan() -> None:
     assert after(cap_floor=9) == [(1, 8, "cap"), *plain(9, 10, 11, 12)]
     assert after(delete_below=9) == plain(9, 10, 11, 12)
     assert after(ttl_floor=9, delete_below=5) == [(5, 8, "ttl"), *plain(9, 10, 11, 12)]
-    assert after() == plain(9, 10, 11, 12)  # nothing but a delete drops segments of a topic without cap and TTL
+    assert after() == [(1, 8, "corrupt"), *plain(9, 10, 11, 12)]  # no floor covers them: nobody dropped them
+
+
+FLOORS: list[tuple[dict[str, int], list[tuple[int, Any, Any]]]] = [
+    ({}, [(1, 8, "corrupt")]),
+    ({"delete_below": 9}, []),
+    ({"cap_floor": 9}, [(1, 8, "cap")]),
+    ({"delete_below": 5}, [(5, 8, "corrupt")]),
+]
+
+
+@pytest.mark.parametrize("planned_before", [True, False])
+@pytest.mark.parametrize(("floors", "lost"), FLOORS)
+def test_segments_that_went_behind_the_snapshot_are_explained_by_the_log(
+    floors: dict[str, int], lost: list[tuple[int, Any, Any]], planned_before: bool
+) -> None:
+    """S-277, K-14: a mark in the log covers a drop before the files go; what none covers is damage, not silence."""
+    topic = Topic().segment(4).segment(4).segment(4)
+    whole = storekit.store(topic)
+    log = storekit.closed_wal()
+    files = whole | storekit.wal_files({1: log + marked(topic, **floors)}, current=1)
+    gone = [topic.path(first, kind) for first in (1, 5) for kind in ("data", "idx", "tag")]
+    later = storekit.on_sim(storekit.without(files, *gone))
+    parts = planned(storekit.on_sim(whole) if planned_before else later, NOW, topics="orders", onDataLoss="emit",
+                    startingSeq="1")  # fmt: skip
+    found = [(row["seq"], row["gap_to"], row["reason"]) for row in rows(later, parts)]
+    assert found == [*lost, *plain(9, 10, 11, 12)]
+
+
+def test_earliest_does_not_pass_over_a_first_segment_that_is_lost() -> None:
+    """K-10, K-14: it begins at the first live record, and the snapshot knows one there."""
+    topic = Topic().segment(4).segment(4).segment(4)
+    gone = [topic.path(1, kind) for kind in ("data", "idx", "tag")]
+    files = storekit.without(storekit.store(topic), *gone)
+    assert told(files, onDataLoss="emit") == [(1, 4, "corrupt"), *plain(*range(5, 13))]
+    with pytest.raises(SourceError, match=r"corrupt: orders: seqs 1 to 4 cannot be read: no segment holds these seqs"):
+        told(files)
+    everything = storekit.without(files, *(topic.path(first, kind) for first in (5, 9) for kind in ("data", "idx")))
+    assert told(everything, onDataLoss="emit", minPartitions="1") == [(1, 12, "corrupt")]
+    dropped = files | storekit.wal_files({1: storekit.closed_wal() + marked(topic, cap_floor=5)}, current=1)
+    assert told(dropped) == plain(*range(5, 13))  # retention took it since the snapshot: no floor is met
+    assert told(dropped, startingSeq="3", onDataLoss="emit") == [(3, 4, "cap"), *plain(*range(5, 13))]
+
+
+def test_what_was_deleted_below_a_seq_since_the_plan_is_absent_whatever_the_files_hold() -> None:
+    """K-11: live at the plan and still live when its partition is read."""
+    topic = Topic().segment(4).segment(4).segment(4)
+    files = storekit.store(topic)
+    parts = planned(storekit.on_sim(files), NOW, topics="orders", includeDeleted="true")
+    later = storekit.on_sim(files | storekit.snapshot_file(9, [topic.item(delete_below=7)]))
+    found = [(row["seq"], row["kind"]) for row in rows(later, parts)]
+    assert sorted(found) == [(seq, "deleted" if seq < 7 else "record") for seq in range(1, 13)]
 
 
 def test_another_store_at_the_same_place_is_refused() -> None:

@@ -96,6 +96,7 @@ def test_options_select_the_same_rows_as_from_files(server: Running, fs: Fs) -> 
         ({"startingSeq": "5", "endingSeq": str(middle[1])}, lambda row: 5 <= row[1] <= middle[1]),
         ({"startingTimestamp": str(middle[2])}, lambda row: row[2] >= middle[2]),
         ({"endingTimestamp": str(middle[2])}, lambda row: row[2] <= middle[2]),
+        ({"endingTimestamp": str(2**64 - 1)}, lambda row: True),
         ({"tags": "a:*,b"}, lambda row: row[4] is not None and (row[4].startswith("a:") or row[4] == "b")),
         ({"node": "dock-7"}, lambda row: row[3] == "dock-7"),
     ):
@@ -119,6 +120,40 @@ def test_a_plan_is_kept_whatever_comes_later(server: Running, fs: Fs) -> None:
     live = [row["seq"] for row in found if row["kind"] == "record"]
     assert live == [seq for seq in range(1, 41) if seq not in (3, 7, 35, 38)]
     assert sorted(row["seq"] for row in found if row["kind"] == "deleted") == [3, 7, 35, 38]
+
+
+@pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "scan"])
+@pytest.mark.parametrize("pin_ms", ["0", "600000"])
+def test_what_is_deleted_after_the_plan_is_absent_at_once(server: Running, fs: Fs, pin_ms: str) -> None:
+    """K-11, A-8: a pin keeps files, never records; no checkpoint has brought the deletes into them."""
+    with server.client() as client:
+        client.put("/v0/topics/t", json={"durable": True})
+        records = [{"data": n, "tag": "even" if n % 2 == 0 else "odd"} for n in range(1, 31)]
+        client.post("/v0/topics/t", json={"records": records})
+        client.post("/v0/checkpoint")
+        parts = planned(fs, server, topics="t", pinMs=pin_ms)
+        client.post("/v0/topics/t/delete", json={"before_seq": 10})
+        client.post("/v0/topics/t/delete", json={"match": ["tag", "Eq", "even"], "before_seq": 21})
+        client.post("/v0/topics/t/delete", json={"seqs": [25]})
+        assert [row["seq"] for row in rows(fs, parts)] == [11, 13, 15, 17, 19, *range(21, 25), *range(26, 31)]
+
+
+def test_a_first_segment_that_is_lost_is_told(server: Running) -> None:
+    """K-11, K-14: no floor of the server covers it, so nobody dropped it."""
+    with server.client() as client:
+        client.put("/v0/topics/t", json={"durable": True})
+        client.post("/v0/topics/t", json={"records": [{"data": n} for n in range(1, 31)]})
+        client.post("/v0/checkpoint")
+        told = client.get("/v0/topics/t/segments").json()
+        folder = Path(told["data_dir"], "topics", f"{told['id']:08d}")
+        assert [file.unlink() for file in folder.glob("seg-0000000000000001.*")]
+        fs = OsFs()
+        with pytest.raises(SourceError, match=r"^topics: corrupt: t: seqs 1 to 7 cannot be read: no segment holds"):
+            rows(fs, planned(fs, server, topics="t"))
+        found = rows(fs, planned(fs, server, topics="t", onDataLoss="emit"))
+        client.post("/v0/topics/t/delete", json={"before_seq": 8})
+        assert [row["seq"] for row in rows(fs, planned(fs, server, topics="t"))] == list(range(8, 31))
+    assert [(row["seq"], row["gap_to"], row["reason"]) for row in found if row["kind"] == "gap"] == [(1, 7, "corrupt")]
 
 
 @pytest.mark.parametrize("fs", [OsFs(), SimFs()], ids=["files", "scan"])

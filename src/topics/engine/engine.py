@@ -181,6 +181,8 @@ class Engine:
         With an `owner` the engine is for an event loop: see `lend_to`. `cold` is a tier that is used instead of the
         one that `cold_dir` names. `meter` gets what the log's shards do, as from `topics.wal`; `node` is the shard.
         """
+        if path is not None and not str(path):
+            raise CallerError("path: a non-empty one is needed, or None for a store in memory")
         settings = EngineConfig.of(config or EngineConfig())
         kernel.select(settings.kernel)
         owns: InlineOwner | LockedOwner = owner or (LockedOwner() if clock is None else InlineOwner())

@@ -416,6 +416,14 @@ def test_a_bad_setting_refuses_to_start(options: dict[str, Any]) -> None:
     assert store.sim.files() == {}
 
 
+def test_an_empty_path_is_refused() -> None:
+    """[S-351]: a store in memory is `None`; with no directory in front of them files would lie in the root."""
+    store = Store(opened=False)
+    with pytest.raises(CallerError, match="path: a non-empty one is needed, or None for a store in memory"):
+        Engine.open("", clock=store.clock, fs=store.sim)
+    assert store.sim.files() == {}
+
+
 def test_the_configuration_is_frozen_and_takes_names_only() -> None:
     """[S-354]"""
     config = EngineConfig(wal_shards=2, segment_max_events=5)

@@ -60,7 +60,6 @@ def script() -> list[Step]:
         ("a name that is no Unicode", lambda s: s.create("a\ud800")),
         ("a bad member", lambda s: s.create("x", durability="paper")),
         ("a bad number", lambda s: s.create("x", ttl_ms=-1)),
-        ("a member that is not known", lambda s: s.create("lenient", colour="red")),
         ("append", lambda s: s.append("orders", {"sku": "B-12", "qty": 3}, tag="order:991")),
         ("append with everything", lambda s: s.append("orders", [1, "ü"], tag="t", node="n1", meta={"k": 1})),
         ("append creates", lambda s: s.append("made", None)),
@@ -291,6 +290,24 @@ def test_an_operation_takes_the_same_arguments_everywhere(name: str) -> None:
         found = arguments(cls)
         assert [one for one in found if one in wanted] == wanted
         assert all(one[1] is inspect.Parameter.KEYWORD_ONLY for one in found if one not in wanted)
+
+
+MISTYPED: dict[str, Callable[[Any], Any]] = {
+    "durabilty": lambda s: s.create("x", durabilty="fsync"),
+    "ttl": lambda s: s.topic("x").create(ttl=5),
+    "lease": lambda s: s.queue("x").create(lease=5),
+    "filtr": lambda s: s.route("r", "x", "y", filtr="order:*"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_keyword_that_no_configuration_has_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    """[U-24]: what goes over the wire may come from a newer version [CFG-8], a keyword is mistyped."""
+    with subject(kind, tmp_path) as one:
+        for name, step in MISTYPED.items():
+            with pytest.raises(TypeError, match=rf"(create|route)\(\) got an unexpected keyword argument '{name}'"):
+                step(one)
+        assert list(one.topics()) == []
 
 
 def test_nobody_has_operations_that_the_others_lack() -> None:

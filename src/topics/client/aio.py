@@ -34,6 +34,7 @@ from topics.model import (
     NackResult,
     Producer,
     ReadResult,
+    RouterConfig,
     RouterState,
     StageResult,
     TopicConfig,
@@ -41,7 +42,7 @@ from topics.model import (
     WriterState,
     as_record,
 )
-from topics.surface.base import AsyncSurface, AttachMode, Part
+from topics.surface.base import AsyncSurface, AttachMode, Part, keywords
 from topics.surface.watch import AsyncWatch, From
 
 T = TypeVar("T")
@@ -276,7 +277,7 @@ class AsyncClient(AsyncSurface):
     # -- the surface -------------------------------------------------------------------------------------------------
 
     async def create(self, name: str, **config: Any) -> TopicConfig:
-        return await self._run(self.protocol.create(name, config))
+        return await self._run(self.protocol.create(name, keywords("create", config, TopicConfig)))
 
     async def state(self, name: str) -> TopicState:
         return await self._run(self.protocol.state(name))
@@ -388,7 +389,8 @@ class AsyncClient(AsyncSurface):
         return await self._run(self.protocol.leases(name))
 
     async def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
-        return await self._run(self.protocol.route(name, {**options, "source": source, "dest": dest}))
+        given = keywords("route", options, RouterConfig)
+        return await self._run(self.protocol.route(name, {**given, "source": source, "dest": dest}))
 
     async def router(self, name: str) -> RouterState:
         return await self._run(self.protocol.router(name))

@@ -43,6 +43,7 @@ from topics.model import (
     NackResult,
     Producer,
     ReadResult,
+    RouterConfig,
     RouterState,
     StageResult,
     TopicConfig,
@@ -50,7 +51,7 @@ from topics.model import (
     WriterState,
     as_record,
 )
-from topics.surface.base import AttachMode, Part, Surface
+from topics.surface.base import AttachMode, Part, Surface, keywords
 from topics.surface.watch import From, Watch
 
 log = logging.getLogger("topics.client")
@@ -310,7 +311,7 @@ class Client(Surface):
     # -- the surface -------------------------------------------------------------------------------------------------
 
     def create(self, name: str, **config: Any) -> TopicConfig:
-        return self._run(self.protocol.create(name, config))
+        return self._run(self.protocol.create(name, keywords("create", config, TopicConfig)))
 
     def state(self, name: str) -> TopicState:
         return self._run(self.protocol.state(name))
@@ -426,7 +427,8 @@ class Client(Surface):
         return self._run(self.protocol.leases(name))
 
     def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
-        return self._run(self.protocol.route(name, {**options, "source": source, "dest": dest}))
+        given = keywords("route", options, RouterConfig)
+        return self._run(self.protocol.route(name, {**given, "source": source, "dest": dest}))
 
     def router(self, name: str) -> RouterState:
         return self._run(self.protocol.router(name))

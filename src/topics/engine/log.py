@@ -34,6 +34,7 @@ from topics.model import (
     NackResult,
     Producer,
     ReadResult,
+    RouterConfig,
     RouterState,
     StageResult,
     TopicConfig,
@@ -42,7 +43,7 @@ from topics.model import (
     as_record,
 )
 from topics.settings import Settings
-from topics.surface.base import AsyncSurface, AttachMode, Part, Surface
+from topics.surface.base import AsyncSurface, AttachMode, Part, Surface, keywords
 from topics.surface.watch import From
 
 LEASES_PAGE = 1000
@@ -68,7 +69,7 @@ class Log(Surface):
         """The same operations as coroutines."""
 
     def create(self, name: str, **config: Any) -> TopicConfig:
-        return self.engine.put_topic(name, config)[1]
+        return self.engine.put_topic(name, keywords("create", config, TopicConfig))[1]
 
     def state(self, name: str) -> TopicState:
         return self.engine.state(name)
@@ -168,7 +169,8 @@ class Log(Surface):
         return LeasePage(leases, delayed, None)
 
     def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
-        return self.engine.put_router(name, {**options, "source": source, "dest": dest})[1]
+        given = keywords("route", options, RouterConfig)
+        return self.engine.put_router(name, {**given, "source": source, "dest": dest})[1]
 
     def router(self, name: str) -> RouterState:
         return self.engine.router(name)
@@ -232,7 +234,7 @@ class AsyncLog(AsyncSurface):
         self.engine = engine
 
     async def create(self, name: str, **config: Any) -> TopicConfig:
-        return (await self.engine.aio.put_topic(name, config))[1]
+        return (await self.engine.aio.put_topic(name, keywords("create", config, TopicConfig)))[1]
 
     async def state(self, name: str) -> TopicState:
         return await self.engine.aio.state(name)
@@ -334,7 +336,8 @@ class AsyncLog(AsyncSurface):
         return LeasePage(leases, delayed, None)
 
     async def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
-        return (await self.engine.aio.put_router(name, {**options, "source": source, "dest": dest}))[1]
+        given = keywords("route", options, RouterConfig)
+        return (await self.engine.aio.put_router(name, {**given, "source": source, "dest": dest}))[1]
 
     async def router(self, name: str) -> RouterState:
         return await self.engine.aio.router(name)

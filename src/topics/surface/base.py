@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
+import msgspec
+
 from topics.model import (
     AbortResult,
     AckResult,
@@ -41,6 +43,17 @@ PAGE: Final = 1000
 PAGE_BYTES: Final = 8 << 20
 AttachMode = Literal["auto", "never", "always"]
 Part = Mapping[str, object] | tuple[str, int, int]
+
+
+def keywords(call: str, given: Mapping[str, Any], config: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """What a call was given by name, if it is a configuration's.
+
+    Over the wire members may come from another version, and are passed over [CFG-8]; a keyword is mistyped.
+    """
+    for name in given:
+        if name not in config.__struct_fields__:
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+    return given
 
 
 class Surface(ABC):

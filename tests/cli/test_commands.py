@@ -16,9 +16,12 @@ import pytest
 import topics
 from tests.api.kit import WAIT_S, Running, running
 from tests.cli.conftest import Run
+from tests.unit.engine.kit import real_config
 from topics.cli.completion import bash, fish, known
 from topics.cli.main import COMMANDS, main
 from topics.client.sync import Client
+from topics.fs import OsFs
+from topics.testing import Fault, FaultFs
 
 
 def test_create_takes_human_units_and_prints_the_answer(run: Run, name: str) -> None:
@@ -183,6 +186,20 @@ def test_a_write_that_fails_in_the_middle_says_how_far_it_came(run: Run, client:
     assert (ran.status, client.state(name).count) == (1, 3)
     assert ran.err.startswith("topics: topic_full: ")
     assert f"; 3 records are in {name}, up to seq 3 (" in ran.err
+
+
+def test_a_write_that_fills_the_disk_says_that_its_last_batch_is_undecided(run: Run, name: str) -> None:
+    """[U-14, R-6] (06 §21)"""
+    fs = FaultFs(OsFs())
+    with running(fs=fs, config=real_config()) as full, Client(full.url) as client:
+        client.create(name, durability="fsync")
+        fs.inject(Fault("pwrite", 2, "ENOSPC", "until_freed", path="wal-"))
+        ran = run("write", name, "--url", full.url, "--batch", "1", stdin=b"1\n2\n3\n")
+        assert ran.status == 1
+        assert ran.err.startswith("topics: internal: ")
+        assert f"1 records are in {name}, up to seq 1; the batch behind them may be there as well" in ran.err
+        assert "bug" not in ran.err
+        fs.free_space()
 
 
 # -- read and tail ---------------------------------------------------------------------------------------------------

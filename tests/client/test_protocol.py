@@ -70,10 +70,18 @@ def test_a_server_that_is_not_ready_says_in_which_state_it_is(detail: object, to
     assert vars(failure.of("not_ready", "why", detail)) == told
 
 
+def test_a_commit_that_failed_at_the_server_is_told_as_here() -> None:
+    """[U-20, U-13] (06 §21)"""
+    error = failure.of("internal", "why", {"state": "commit_failed"}, 500)
+    assert (type(error), str(error), error.code) == (errors.CommitFailed, "why", "internal")
+    assert vars(error) == {"state": "commit_failed"}
+
+
 @pytest.mark.parametrize(
     ("status", "body", "kind"),
     [
         (500, b'{"error":{"code":"internal","message":"a bug"}}', errors.ServerError),
+        (500, b'{"error":{"code":"internal","message":"x","detail":{"state":"commit_failed"}}}', errors.CommitFailed),
         (405, b'{"error":{"code":"method_not_allowed","message":"no"}}', errors.ServerError),
         (401, b'{"error":{"code":"unauthorized","message":"key"}}', errors.Unauthorized),
         (413, b'{"error":{"code":"payload_too_large","message":"big"}}', errors.PayloadTooLarge),

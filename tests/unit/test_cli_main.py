@@ -138,6 +138,25 @@ def test_an_error_is_one_line_with_code_and_hint(
     assert "Traceback" not in line
 
 
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (errors.CommitFailed("sync: EIO"), "the write may still appear, once and whole; check the disk"),
+        (errors.ServerError(500, "internal", "an unexpected error"), "the server's log says more"),
+        (errors.StorageFull("full"), "check the disk and the system's log"),
+        (errors.TopicsError("odd"), "this is a bug; --debug shows where it happened"),
+        (ValueError("odd"), "this is a bug; --debug shows where it happened"),
+    ],
+)
+def test_only_what_nobody_foresaw_here_is_called_a_bug(
+    probe: ModuleType, error: Exception, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """[U-10]: a failing disk, and what a server says of itself, are none of this program."""
+    probe.run = raising(error)  # type: ignore[attr-defined]
+    assert cli.main(["probe"]) == 1
+    assert capsys.readouterr().err.endswith(f" ({hint})\n")
+
+
 def test_errors_under_json_are_one_object_with_their_fields(
     probe: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

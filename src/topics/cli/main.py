@@ -36,7 +36,7 @@ import topics
 from topics.cli import spelling
 from topics.cli.interrupted import Interrupted
 from topics.cli.usage import UsageError
-from topics.errors import CallerError, DiskError, SettingsError, TimingError, TopicsError
+from topics.errors import CallerError, CommitFailed, DiskError, ServerError, SettingsError, TimingError, TopicsError
 
 
 class Command(NamedTuple):
@@ -86,6 +86,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("pipeline", "jobs on Spark over whole stores: lake tables, checks, reports", "topics.cli.pipeline"),
 )
 
+BUG = "this is a bug; --debug shows where it happened"
 # What to do next, by error code; the branch of the error decides when a code has no line of its own.
 HINTS = {
     "invalid_setting": "the settings reference lists every variable and what it accepts",
@@ -114,16 +115,17 @@ HINTS = {
     "io_error": "check the path, its permissions and the disk",
     "out_of_memory": "a file is larger than the memory it may use; is it a log?",
     "interrupted": "it can be run again",
-    "demo_failed": "this is a bug; --debug shows where it happened",
+    "demo_failed": BUG,
     "optimized": "run Python without -O and without PYTHONOPTIMIZE",
-    "internal": "this is a bug; --debug shows where it happened",
 }
 TOLD = ("code", "what")
 """Fields of an error that its line has already."""
 _BRANCH_HINTS: tuple[tuple[type[TopicsError], str], ...] = (
     (CallerError, "correct the call and run it again"),
     (TimingError, "nothing is wrong with the call; try again later"),
+    (CommitFailed, "the write may still appear, once and whole; check the disk"),
     (DiskError, "check the disk and the system's log"),
+    (ServerError, "the server's log says more"),
 )
 
 
@@ -247,7 +249,7 @@ def _hint(error: Exception, code: str) -> str:
         return own
     if code in HINTS:
         return HINTS[code]
-    return next((hint for branch, hint in _BRANCH_HINTS if isinstance(error, branch)), HINTS["internal"])
+    return next((hint for branch, hint in _BRANCH_HINTS if isinstance(error, branch)), BUG)
 
 
 def _detail(error: Exception) -> dict[str, object] | None:

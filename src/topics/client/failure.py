@@ -84,6 +84,8 @@ def _made(kind: type[TopicsError], message: str, detail: Detail, names: tuple[st
 def of(code: str, message: str, detail: object, status: int = 0) -> TopicsError:
     """The exception that a code stands for."""
     told: Detail = detail if isinstance(detail, dict) else {}
+    if code == "internal" and told.get("state") == "commit_failed":
+        return _made(errors.CommitFailed, message, told, ("state",))
     if code in _SHARED:
         return _SHARED[code](message, told)
     if code in _FIELDS:

@@ -122,6 +122,7 @@ _FIELDS: dict[type[TopicsError], tuple[int, tuple[str, ...]]] = {
 _OTHERS: dict[type[TopicsError], Callable[[Any], Failure]] = {
     errors.LimitReached: lambda e: limit(e.limit, e.max),
     errors.WalFull: lambda e: throttled(str(e), e.retry_after_ms),
+    errors.CommitFailed: lambda e: Failure(500, e.code, str(e), {"state": "commit_failed"}),
     errors.ShardReadOnly: lambda e: not_ready("read_only", str(e), 30),
     errors.StorageFull: lambda e: not_ready("full", str(e), 5),
     errors.StoreUnavailable: lambda e: not_ready("cold", str(e), 1),

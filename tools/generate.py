@@ -185,9 +185,7 @@ def _error_classes() -> list[type[errors.TopicsError]]:
 
 def cli_page() -> str:
     """Reference of the program's commands."""
-    # A command whose module is not written yet is listed without its arguments.
-    present = [command.name for command in cli.COMMANDS if importlib.util.find_spec(command.module)]
-    parser = cli.build_parser(present)
+    parser = cli.build_parser()
     parts = [
         NOTE,
         CLI_INTRO,

@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from argparse import SUPPRESS
 from pathlib import Path
 
 import pytest
 
 from tests.tidy import checks
 from tools import generate
+from topics.cli import main as cli
 
 
 def text_files() -> list[tuple[str, str]]:
@@ -65,6 +67,19 @@ def test_ordinary_text_is_not_taken_for_a_trace(fine: str) -> None:
 def test_a_generated_file_is_fresh(name: str) -> None:
     """`make generate` rewrites it. For `public_api.txt` that is a decision: the change goes into the changelog."""
     assert (checks.ROOT / name).read_text(encoding="utf-8") == generate.FILES[name]()
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_the_reference_has_every_option_of_a_command(command: cli.Command) -> None:
+    """[U-41]"""
+    page = generate.cli_page()
+    parser = cli.Parser(prog=f"topics {command.name}")
+    command.load().add_arguments(parser)
+    for path, one in [(parser.prog, parser), *generate._walk(parser, parser.prog)]:
+        section = page.partition(f"\n## `{path}`\n")[2].partition("\n## ")[0]
+        options = [name for action in one._actions for name in action.option_strings if action.help != SUPPRESS]
+        own = set(options) - {"-h", "--help", "--json", "--quiet", "--debug"}
+        assert [name for name in sorted(own) if not re.search(rf"[`, ]{name}[`, ]", section)] == [], path
 
 
 def test_the_pinned_api_names_signatures_and_members() -> None:

@@ -93,6 +93,55 @@ def test_common_options_stand_anywhere(probe: ModuleType, words: list[str]) -> N
     assert (seen[0].json, seen[0].quiet, seen[0].debug, seen[0].action) == (True, True, True, "inner")
 
 
+PLACES = {
+    "write": (["orders", "f.csv"], ["--csv", "--batch", "5"], ("name", "file", "csv", "batch")),
+    "config": (["orders", "ttl_ms=2h", "cap_records=1k"], ["--url", "http://h:1"], ("name", "changes", "url")),
+    "tail": (["orders", "wi"], ["-n", "1", "--follow"], ("names", "count", "follow")),
+    "queue put": (["bakes", "f.jsonl"], ["--tag", "a", "--json"], ("name", "file", "tag", "json")),
+    "queue ack": (["bakes", "3", "4"], ["--node", "n", "--quiet"], ("name", "seqs", "node", "quiet")),
+    "export": (["a", "b"], ["--out", "f", "--format=csv"], ("names", "out", "format")),
+    "ls": (["or"], ["--system"], ("prefix", "system")),
+}
+
+
+@pytest.mark.parametrize("command", PLACES)
+def test_options_stand_before_between_and_behind_arguments(command: str) -> None:
+    """[U-14]"""
+    plain, options, names = PLACES[command]
+    found = []
+    for place in range(len(plain) + 1):
+        words = [*command.split(), *plain[:place], *options, *plain[place:]]
+        args = vars(cli.build_parser([words[0]]).parse_args(words))
+        found.append({name: args[name] for name in names})
+    assert all(one == found[-1] for one in found)
+
+
+def test_what_stands_behind_a_double_dash_is_no_option() -> None:
+    """11 §2: `queue work NAME -- CMD`"""
+    words = ["queue", "work", "bakes", "--node", "n", "--", "run", "-x", "--quiet", "--", "--node", "m"]
+    args = cli.build_parser(["queue"]).parse_args(words)
+    assert (args.name, args.node, args.quiet) == ("bakes", "n", False)
+    assert args.command_words == ["run", "-x", "--quiet", "--", "--node", "m"]
+
+
+@pytest.mark.parametrize(
+    ("words", "prog"),
+    [
+        ("write orders f --bogus", "topics write"),
+        ("queue put bakes f g", "topics queue put"),
+        ("queue --bogus put bakes", "topics queue"),
+        ("tail", "topics tail"),
+        ("--bogus ls", "topics"),
+    ],
+)
+def test_wrong_usage_leads_to_the_help_of_the_command_it_is_of(
+    words: str, prog: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """[U-10]"""
+    assert cli.main(words.split()) == 2
+    assert f"({prog} --help shows what is accepted)" in capsys.readouterr().err
+
+
 def test_common_options_are_off_by_default(probe: ModuleType) -> None:
     seen: list[argparse.Namespace] = []
     probe.run = lambda args: seen.append(args) or 0  # type: ignore[attr-defined]

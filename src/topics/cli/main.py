@@ -149,6 +149,36 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, self.prog)
 
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Every parser, nested ones included, is asked here; what none of them knows is told by the one it came to."""
+        words = list(sys.argv[1:] if args is None else args)
+        if not any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions):
+            words = self._options_first(words)
+        found, unknown = super().parse_known_args(words, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def _options_first(self, words: list[str]) -> list[str]:
+        """Options with their values, then the rest: argparse wants what belongs to one argument in one piece."""
+        if "--" in words:
+            return words  # said already; moved, `--` would make argparse of Python 3.11 drop a second one behind it
+        options: list[str] = []
+        plain: list[str] = []
+        is_value = False
+        for word in words:
+            is_option = self._is_option(word)
+            (options if is_option or is_value else plain).append(word)
+            action = self._option_string_actions.get(word) if is_option else None
+            is_value = action is not None and action.nargs in (None, "?")
+        return options + plain
+
+    def _is_option(self, word: str) -> bool:
+        is_number = bool(self._negative_number_matcher.match(word)) and not self._has_negative_number_optionals
+        return word.startswith("-") and word != "-" and " " not in word and not is_number
+
 
 def build_parser(load: Sequence[str] | None = None) -> Parser:
     """The program's parser; the arguments of the commands named in `load` (default: all) are declared."""

@@ -18,6 +18,8 @@ from tests.api.kit import WAIT_S, Running, running
 from tests.api.test_tls import client_context, server_context
 from tests.client.subjects import CLIENTS, client_of
 from topics import errors
+from topics.client.http1 import Request
+from topics.client.retry import Fault
 from topics.testing.tcpproxy import TcpProxy
 
 
@@ -122,6 +124,15 @@ def test_an_outage_is_waited_out(client: Any, line: TcpProxy, topic: str) -> Non
         assert client.append(topic, 1).last_seq == 2
     finally:
         back.join()
+
+
+def test_a_kept_connection_on_which_nothing_comes_was_not_closed(client: Any, line: TcpProxy, topic: str) -> None:
+    """[U-21] A server that is silent is no reason to wait for it once more at once."""
+    client.append(topic, 1)
+    line.stall()
+    found = client.exchange(Request("GET", "/v0/topics", answer_s=0.1))
+    line.resume()
+    assert found == Fault("no answer in time", sent=True, stale=False)
 
 
 @pytest.mark.parametrize("kind", CLIENTS)

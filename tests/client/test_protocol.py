@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import topics
 from topics import errors
 from topics.client import failure, retry
-from topics.client.http1 import Address, Answer, NotHttp, Reading, Request
+from topics.client.http1 import ANSWER_S, Address, Answer, NotHttp, Reading, Request
 from topics.client.protocol import Heard, Pause, Protocol
-from topics.client.retry import Fault, Outage
+from topics.client.retry import LEAST_S, Fault, Outage
 from topics.server import failure as server_failure
 
 SAMPLES: dict[str, Any] = {
@@ -295,6 +295,25 @@ def test_a_kept_connection_that_was_closed_is_replaced_at_once_and_once() -> Non
     assert outage.wait_s(GET, Fault("reset", sent=True, stale=True), 0.0) is None
 
 
+def test_a_server_that_is_silent_holds_a_call_for_one_answer_and_the_time_for_retries() -> None:
+    """[U-21] The first try may take as long as an answer may; what follows has to fit into `retry_s`."""
+    protocol = Protocol("http://x", retry_s=3.0)
+    protocol.met = True
+    call = protocol.state("a")
+    request, now_s, tries = next(call), 0.0, 0
+    with pytest.raises(errors.Unreachable):
+        while True:
+            assert isinstance(request, Request)
+            tries += 1
+            now_s += request.answer_s
+            pause = call.send(Heard(Fault("no answer in time", sent=True), now_s))
+            assert isinstance(pause, Pause)
+            now_s += pause.seconds
+            request = call.send(None)
+    assert tries > 1
+    assert ANSWER_S + 2.9 < now_s <= ANSWER_S + 3.0 + LEAST_S
+
+
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 WRITTEN = b'{"topic":"a","first_seq":1,"last_seq":1,"head_seq":1,"count":1,"created":true,"deduped":false}'
@@ -309,7 +328,8 @@ def test_an_append_is_sent_again_with_the_same_key() -> None:
     assert isinstance(first, Request)
     assert isinstance(call.send(Heard(Fault("reset", sent=True), 0.0)), Pause)
     again = call.send(None)
-    assert again == first
+    assert isinstance(again, Request)
+    assert again._replace(answer_s=first.answer_s) == first
     key = json.loads(first.body or b"")["idempotency_key"]
     with pytest.raises(StopIteration) as done:
         call.send(Heard(Answer(201, {}, WRITTEN), 1.0))

@@ -62,9 +62,9 @@ class Connection:
         self.idle_since_ns = 0
 
     @classmethod
-    async def open(cls, address: Address, tls: ssl.SSLContext | None) -> Connection:
+    async def open(cls, address: Address, tls: ssl.SSLContext | None, connect_s: float) -> Connection:
         """Connect; `OSError` if that fails."""
-        async with asyncio.timeout(CONNECT_S):
+        async with asyncio.timeout(connect_s):
             return cls(*await asyncio.open_connection(address.host, address.port, ssl=tls))
 
     @property
@@ -104,8 +104,8 @@ class Pool:
         self._slots = asyncio.Semaphore(most)
         self._clock = SystemClock()
 
-    async def take(self) -> Connection:
-        """One that is open, when there is a slot for it; `OSError` if none can be opened."""
+    async def take(self, answer_s: float = CONNECT_S) -> Connection:
+        """One that is open, when there is a slot for it; `OSError` if none can be opened, or not by then."""
         await self._slots.acquire()
         try:
             while self._idle:
@@ -114,14 +114,14 @@ class Pool:
                 if age_ns < KEEP_S * 1e9 and not found.is_stale:
                     return found
                 found.close()
-            return await self.fresh()
+            return await self.fresh(answer_s)
         except BaseException:
             self._slots.release()
             raise
 
-    async def fresh(self) -> Connection:
+    async def fresh(self, answer_s: float = CONNECT_S) -> Connection:
         """A new one, beyond the bound."""
-        return await Connection.open(self._address, self._tls)
+        return await Connection.open(self._address, self._tls, min(answer_s, CONNECT_S))
 
     def give(self, connection: Connection, *, keep: bool) -> None:
         """Its slot is free; it is kept for the next, or ended."""
@@ -218,7 +218,7 @@ class AsyncClient(AsyncSurface):
     async def exchange(self, request: Request) -> Answer | Fault:
         """One request, once: what was answered, or why nothing was."""
         try:
-            connection = await self._pool.take()
+            connection = await self._pool.take(request.answer_s)
         except OSError as error:
             return Fault(_why(error), sent=False)
         is_used = connection.is_used
@@ -231,7 +231,8 @@ class AsyncClient(AsyncSurface):
                     await connection.receive(reading)
             keep = reading.keeps_alive and not self._closed
         except (OSError, NotHttp) as error:
-            return Fault(_why(error), sent=True, stale=is_used and not reading.status)
+            is_stale = is_used and not reading.status and not isinstance(error, TimeoutError)
+            return Fault(_why(error), sent=True, stale=is_stale)
         finally:
             self._pool.give(connection, keep=keep)
         return reading.answer()

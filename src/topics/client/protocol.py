@@ -116,6 +116,7 @@ class Protocol:
     def ask(self, request: Request) -> Call[bytes]:
         """One exchange, again where that is safe and helps; the body of a good answer."""
         outage = Outage(met=self.met, budget_s=self.retry_s)
+        answer_s = request.answer_s
         while True:
             heard = yield request
             assert heard is not None
@@ -128,6 +129,7 @@ class Protocol:
             if pause_s is None:
                 raise self.failed(outcome)
             yield Pause(pause_s)
+            request = request._replace(answer_s=min(answer_s, outage.left_s(heard.now_s + pause_s)))
 
     def failed(self, outcome: Answer | Fault) -> TopicsError:
         """The exception of an answer that is none."""

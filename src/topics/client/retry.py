@@ -8,11 +8,13 @@ Waiting helps against load, a replay and a restart. It does not against a limit 
 that is read-only until somebody looks at it: those are told at once, as a store in the same process would.
 
 The first connection of a client is not retried: a wrong address should be told at once. After that, an outage may last
-up to a minute.
+up to a minute: so long after a request first failed it is made again, and each time its answer is waited for as long as
+is left of that.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Final, NamedTuple
 
@@ -23,6 +25,8 @@ from topics.client.http1 import Answer, Request
 BUDGET_S: Final = 60.0
 FIRST_S: Final = 0.05
 LONGEST_S: Final = 2.0
+LEAST_S: Final = 1.0
+"""So long an answer is always waited for."""
 _PASSING_LIMITS: Final = frozenset({"max_inflight_per_key", "max_buffered_bytes", "max_connections"})
 _PASSING_STATES: Final = frozenset({"replaying", "cold"})
 
@@ -62,6 +66,10 @@ class Outage:
             return self._pause(0.0, now_s) if self._met else None
         asked_s = asked_to_wait(outcome)
         return None if asked_s is None else self._pause(asked_s, now_s)
+
+    def left_s(self, now_s: float) -> float:
+        """How long the answer to a request that is made again may take."""
+        return math.inf if self._began_s is None else max(self._began_s + self._budget_s - now_s, LEAST_S)
 
     def _pause(self, least_s: float, now_s: float) -> float | None:
         if self._began_s is None:

@@ -67,8 +67,8 @@ PIECE_BYTES: Final = 1 << 16
 class Connection:
     """One socket, one request at a time."""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
-        self._sock: socket.socket = socket.create_connection((address.host, address.port), CONNECT_S)
+    def __init__(self, address: Address, tls: ssl.SSLContext | None, connect_s: float) -> None:
+        self._sock: socket.socket = socket.create_connection((address.host, address.port), connect_s)
         try:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
@@ -130,23 +130,23 @@ class Pool:
         self._clock = SystemClock()
         self._pid = process_id()
 
-    def take(self) -> Connection:
-        """One that is open; `OSError` if none can be opened."""
+    def take(self, answer_s: float = CONNECT_S) -> Connection:
+        """One that is open; `OSError` if none can be opened, or not by then."""
         while True:
             with self._lock:
                 if self._pid != process_id():  # those of a parent process are its own
                     self._idle, self._pid = [], process_id()
                 found = self._idle.pop() if self._idle else None
             if found is None:
-                return self.fresh()
+                return self.fresh(answer_s)
             age_ns = self._clock.monotonic_ns() - found.idle_since_ns
             if age_ns < KEEP_S * 1e9 and not found.is_stale():
                 return found
             found.close()
 
-    def fresh(self) -> Connection:
+    def fresh(self, answer_s: float = CONNECT_S) -> Connection:
         """A new one."""
-        return Connection(self._address, self._tls)
+        return Connection(self._address, self._tls, min(answer_s, CONNECT_S))
 
     def give(self, connection: Connection) -> None:
         """Keep it for the next, if there may be one."""
@@ -190,8 +190,8 @@ class Stream:
 class Client(Surface):
     """A server. Use it as a context manager, or close it; any number of threads.
 
-    `retry_s` is how long an outage is waited out; the very first connection is not retried [U-21]. `tls` replaces the
-    system's certificates for `https://`.
+    `retry_s` is how long after its first failure a request is made again; the very first connection is not retried
+    [U-21]. `tls` replaces the system's certificates for `https://`.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class Client(Surface):
     def exchange(self, request: Request) -> Answer | Fault:
         """One request, once: what was answered, or why nothing was."""
         try:
-            connection = self._pool.take()
+            connection = self._pool.take(request.answer_s)
         except OSError as error:
             return Fault(_why(error), sent=False)
         is_used = connection.is_used
@@ -256,7 +256,8 @@ class Client(Surface):
                 connection.receive(reading)
         except (OSError, NotHttp) as error:
             connection.close()
-            return Fault(_why(error), sent=True, stale=is_used and not reading.status)
+            is_stale = is_used and not reading.status and not isinstance(error, TimeoutError)
+            return Fault(_why(error), sent=True, stale=is_stale)
         except BaseException:
             connection.close()
             raise

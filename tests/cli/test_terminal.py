@@ -177,6 +177,26 @@ def test_a_delete_asks(server: Running, client: Client, tmp_path: Path, answer: 
     assert client.state(f"asks{answer}").count == left
 
 
+@pytest.mark.parametrize("words", [["rm", "{}"], ["delete", "{}", "--before", "9"]], ids=lambda words: words[0])
+def test_who_sits_at_the_keyboard_is_asked_wherever_the_question_goes(
+    server: Running, client: Client, tmp_path: Path, words: list[str]
+) -> None:
+    """11 §2: a line such as `2>log` takes nobody away from the terminal."""
+    name = f"kept-{words[0]}"
+    client.append(name, 1)
+    ours, theirs = pty.openpty()
+    os.write(ours, b"n\n")
+    command = [sys.executable, "-m", "topics", *(word.format(name) for word in words), "--url", server.url]
+    ran = subprocess.run(
+        command, stdin=theirs, capture_output=True, text=True, timeout=WAIT_S, cwd=tmp_path, check=False
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert (ran.returncode, client.state(name).count) == (1, 1)
+    assert name in ran.stderr
+    assert ran.stderr.endswith("? [y/N] ")
+
+
 def test_a_worker_that_is_interrupted_gives_its_job_back(server: Running, client: Client, tmp_path: Path) -> None:
     client.create("stopped", type="queue")
     client.append_many("stopped", [1, 2])

@@ -15,8 +15,11 @@ class NotConfirmed(CallerError):
 
 
 def confirmed(question: str, *, default: bool | None = None) -> bool:
-    """Ask on the terminal; `default` is the answer where there is none, without one that is an error."""
-    if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
+    """Ask whoever sits at stdin's terminal; `default` is the answer where nobody does, without one that is an error.
+
+    The question goes to stderr, which may be a file: that is no reason to go on without an answer.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
         if default is None:
             raise NotConfirmed(f"{question} Nobody is there to say so")
         return default

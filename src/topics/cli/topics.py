@@ -149,7 +149,7 @@ def _show_config(config: dict[str, Any]) -> None:
 def _rm_arguments(parser: argparse.ArgumentParser) -> None:
     _server_and_name(parser)
     parser.add_argument("--if-empty", action="store_true", help="only if it holds no records")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask; where stdin is no terminal nobody is asked")
 
 
 def _rm(args: argparse.Namespace) -> int:

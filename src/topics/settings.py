@@ -279,10 +279,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What selects a server for the client and the command line; `serve` ignores all of it."""
+    """What selects a server for the command line; `serve` ignores all of it."""
 
-    url: str = _text("http://127.0.0.1:4000", "Server that the client and the commands talk to.", check=_check_url)
-    api_key: str | None = _secret("API key that the client presents.")
+    url: str = _text("http://127.0.0.1:4000", "Server that the commands talk to.", check=_check_url)
+    api_key: str | None = _secret("API key that the commands present.")
     profile: str | None = _optional("Server of `topics.toml` that the commands talk to, unless one is named otherwise.")
 
 

@@ -52,6 +52,19 @@ def valid_router_name(name: object) -> bool:
     return isinstance(name, str) and _ROUTER_NAME.fullmatch(name) is not None
 
 
+_RULE: Final = "1 to 255 of A-Z a-z 0-9 . _ : -{}, the first a letter or a digit"
+
+
+def not_a_topic(name: object) -> CallerError:
+    """What to say of a name that no topic can have."""
+    return CallerError(f"{name!r} is not the name of a topic: {_RULE.format('')}")
+
+
+def not_a_router(name: object) -> CallerError:
+    """The same of routers."""
+    return CallerError(f"{name!r} is not the name of a router: {_RULE.format(' >')}")
+
+
 def is_system_name(name: object) -> bool:
     """Whether a name belongs to the server, whether or not it uses it (`SYSTEM_TOPICS`) [A-14]."""
     return isinstance(name, str) and name.startswith("$")

@@ -18,7 +18,6 @@ from topics.engine.index import Index
 from topics.engine.router import Edge
 from topics.engine.topic import Change, Lsn, Topic
 from topics.errors import (
-    CallerError,
     CommitFailed,
     EngineClosed,
     LimitReached,
@@ -28,7 +27,7 @@ from topics.errors import (
     TopicsError,
 )
 from topics.fs import close_quietly, pwrite_all
-from topics.model import SYSTEM_TOPICS, TopicConfig, check_not_system, valid_topic_name
+from topics.model import SYSTEM_TOPICS, TopicConfig, check_not_system, not_a_topic, valid_topic_name
 from topics.storage.segments import TopicSegments
 
 
@@ -67,7 +66,7 @@ def create(core: Core, name: str, config: TopicConfig | Mapping[str, object] | N
     """
     own = name in SYSTEM_TOPICS
     if not own and not valid_topic_name(name):
-        raise CallerError(f"{name!r} is not the name of a topic")
+        raise not_a_topic(name)
     parsed = TopicConfig.parse(config, name)
     most = core.config.max_topics
     if most and not own and core.topic_count >= most:

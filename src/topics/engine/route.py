@@ -27,7 +27,7 @@ from topics.errors import (
     TopicNotFound,
     TopicsError,
 )
-from topics.model import RouterConfig, check_not_system, valid_router_name, valid_topic_name
+from topics.model import RouterConfig, check_not_system, not_a_router, not_a_topic, valid_router_name, valid_topic_name
 
 
 def put(core: Core, name: str, config: RouterConfig, done: Outcome) -> None:
@@ -71,11 +71,11 @@ class _Put:
         """Everything that may refuse it, in order [RTR-4]; which topics are missing."""
         core, name, config = self._core, self._name, self._config
         if not valid_router_name(name):
-            raise CallerError(f"{name!r} is not the name of a router")
+            raise not_a_router(name)
         for topic in (config.source, config.dest):
             check_not_system(topic)
             if not valid_topic_name(topic):
-                raise CallerError(f"{topic!r} is not the name of a topic")
+                raise not_a_topic(topic)
         if config.source == config.dest:
             raise CallerError("a router has two ends: source and dest must differ")
         source, dest = core.names.get(config.source), core.names.get(config.dest)

@@ -68,6 +68,7 @@ from topics.model import (
     check_u32,
     check_u64,
     check_writable,
+    not_a_topic,
     utf8_bytes,
     valid_topic_name,
 )
@@ -108,7 +109,7 @@ class Place(NamedTuple):
         if isinstance(topic, str):
             check_writable(topic)
         if not isinstance(topic, str) or not valid_topic_name(topic):
-            raise CallerError(f"{topic!r} is not the name of a topic")
+            raise not_a_topic(topic)
         place = (writer_id(id, limits), check_u64(version, "version"), part_name(part), check_u32(chunk, "chunk"))
         return cls(topic, *place)
 

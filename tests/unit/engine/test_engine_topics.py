@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.unit.engine import kit
 from tests.unit.engine.kit import TOPIC, Store, numbers, write
+from topics.engine.engine import Engine
 from topics.errors import (
+    CallerError,
     LimitReached,
     RecordTooLarge,
     TopicExistsIncompatible,
@@ -74,6 +77,25 @@ BAD_NAMES = [
     "a\ud800",
 ]
 GOOD_NAMES = ["a", "0", "A", "a.b_c:d-e", "a..", "9" * 255]
+
+
+REFUSED: dict[str, Callable[[Engine], object]] = {
+    "topic": lambda engine: engine.put_topic("größe"),
+    "write": lambda engine: engine.append("größe", [new(1)]),
+    "staged": lambda engine: engine.stage("w", 1, "p", 0, "größe", [new(1)]),
+    "router": lambda engine: engine.put_router("größe", {"source": "a", "dest": "b"}),
+    "source": lambda engine: engine.put_router("r", {"source": "größe", "dest": "b"}),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_whoever_gives_a_bad_name_is_told_what_a_name_is(what: str) -> None:
+    """[NAME-1, NAME-2]"""
+    kind, more = ("router", " >") if what == "router" else ("topic", "")
+    rule = f"1 to 255 of A-Z a-z 0-9 . _ : -{more}, the first a letter or a digit"
+    with pytest.raises(CallerError) as caught:
+        REFUSED[what](Store().engine)
+    assert str(caught.value) == f"'größe' is not the name of a {kind}: {rule}"
 
 
 # Creation and configuration

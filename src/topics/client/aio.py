@@ -278,7 +278,7 @@ class AsyncClient(AsyncSurface):
     # -- the surface -------------------------------------------------------------------------------------------------
 
     async def create(self, name: str, **config: Any) -> TopicConfig:
-        return await self._run(self.protocol.create(name, keywords("create", config, TopicConfig)))
+        return await self._run(self.protocol.create(name, keywords("create", config, TopicConfig.__struct_fields__)))
 
     async def state(self, name: str) -> TopicState:
         return await self._run(self.protocol.state(name))
@@ -390,7 +390,7 @@ class AsyncClient(AsyncSurface):
         return await self._run(self.protocol.leases(name))
 
     async def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
-        given = keywords("route", options, RouterConfig)
+        given = keywords("route", options, RouterConfig.__struct_fields__)
         return await self._run(self.protocol.route(name, {**given, "source": source, "dest": dest}))
 
     async def router(self, name: str) -> RouterState:

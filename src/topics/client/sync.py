@@ -312,7 +312,7 @@ class Client(Surface):
     # -- the surface -------------------------------------------------------------------------------------------------
 
     def create(self, name: str, **config: Any) -> TopicConfig:
-        return self._run(self.protocol.create(name, keywords("create", config, TopicConfig)))
+        return self._run(self.protocol.create(name, keywords("create", config, TopicConfig.__struct_fields__)))
 
     def state(self, name: str) -> TopicState:
         return self._run(self.protocol.state(name))
@@ -428,7 +428,7 @@ class Client(Surface):
         return self._run(self.protocol.leases(name))
 
     def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
-        given = keywords("route", options, RouterConfig)
+        given = keywords("route", options, RouterConfig.__struct_fields__)
         return self._run(self.protocol.route(name, {**given, "source": source, "dest": dest}))
 
     def router(self, name: str) -> RouterState:

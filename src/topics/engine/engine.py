@@ -269,9 +269,12 @@ class Engine:
 
     def _recover(self, *, assume_crash: bool, salvage: bool, tell: Callable[[float], None] | None) -> None:
         core = self._core
-        if not core.fs.exists(core.dir):
-            ensure_dir(core.fs, core.dir)
-        lock = self._lock = StoreLock(core.fs, core.dir, core.boot, core.clock.now_ms())
+        try:
+            if not core.fs.exists(core.dir):
+                ensure_dir(core.fs, core.dir)
+            lock = self._lock = StoreLock(core.fs, core.dir, core.boot, core.clock.now_ms())
+        except (NotADirectoryError, FileExistsError):
+            raise CallerError(f"path: {core.dir} is not a directory, or is below a file") from None
         # Only now: whoever is refused has synced nothing, so no error was told to him instead of the holder.
         ensure_dir(core.fs, core.dir)
         lock.write()

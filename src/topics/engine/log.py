@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -56,7 +57,8 @@ def open_log(path: str | None, config: EngineConfig | Settings | None = None, **
     """
     if config is not None and settings:
         raise TypeError("give a config or settings by name, not both")
-    return Log(Engine.open(path, config or EngineConfig(**settings)))
+    known = {one.name for one in fields(EngineConfig)}
+    return Log(Engine.open(path, config or EngineConfig(**keywords("open", settings, known))))
 
 
 class Log(Surface):
@@ -69,7 +71,7 @@ class Log(Surface):
         """The same operations as coroutines."""
 
     def create(self, name: str, **config: Any) -> TopicConfig:
-        return self.engine.put_topic(name, keywords("create", config, TopicConfig))[1]
+        return self.engine.put_topic(name, keywords("create", config, TopicConfig.__struct_fields__))[1]
 
     def state(self, name: str) -> TopicState:
         return self.engine.state(name)
@@ -169,7 +171,7 @@ class Log(Surface):
         return LeasePage(leases, delayed, None)
 
     def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
-        given = keywords("route", options, RouterConfig)
+        given = keywords("route", options, RouterConfig.__struct_fields__)
         return self.engine.put_router(name, {**given, "source": source, "dest": dest})[1]
 
     def router(self, name: str) -> RouterState:
@@ -234,7 +236,7 @@ class AsyncLog(AsyncSurface):
         self.engine = engine
 
     async def create(self, name: str, **config: Any) -> TopicConfig:
-        return (await self.engine.aio.put_topic(name, keywords("create", config, TopicConfig)))[1]
+        return (await self.engine.aio.put_topic(name, keywords("create", config, TopicConfig.__struct_fields__)))[1]
 
     async def state(self, name: str) -> TopicState:
         return await self.engine.aio.state(name)
@@ -336,7 +338,7 @@ class AsyncLog(AsyncSurface):
         return LeasePage(leases, delayed, None)
 
     async def route(self, name: str, source: str, dest: str, **options: Any) -> RouterState:
-        given = keywords("route", options, RouterConfig)
+        given = keywords("route", options, RouterConfig.__struct_fields__)
         return (await self.engine.aio.put_router(name, {**given, "source": source, "dest": dest}))[1]
 
     async def router(self, name: str) -> RouterState:

@@ -8,10 +8,8 @@ test compares them. Any thread.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
-
-import msgspec
 
 from topics.model import (
     AbortResult,
@@ -45,13 +43,13 @@ AttachMode = Literal["auto", "never", "always"]
 Part = Mapping[str, object] | tuple[str, int, int]
 
 
-def keywords(call: str, given: Mapping[str, Any], config: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """What a call was given by name, if it is a configuration's.
+def keywords(call: str, given: Mapping[str, Any], known: Collection[str]) -> Mapping[str, Any]:
+    """What a call was given by name, if all of it is known.
 
     Over the wire members may come from another version, and are passed over [CFG-8]; a keyword is mistyped.
     """
     for name in given:
-        if name not in config.__struct_fields__:
+        if name not in known:
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
     return given
 

@@ -424,6 +424,23 @@ def test_an_empty_path_is_refused() -> None:
     assert store.sim.files() == {}
 
 
+@pytest.mark.parametrize("path", ["a-file", "a-file/below"])
+def test_a_path_that_leads_to_a_file_is_refused_in_our_words(path: str, tmp_path: Path) -> None:
+    """[S-351], 06 §21"""
+    (tmp_path / "a-file").write_text("mine")
+    with pytest.raises(CallerError) as caught:
+        topics.open(str(tmp_path / path))
+    assert str(caught.value) == f"path: {tmp_path / path} is not a directory, or is below a file"
+    assert (tmp_path / "a-file").read_text() == "mine"
+
+
+def test_a_setting_that_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
+    """[S-354]"""
+    with pytest.raises(TypeError, match=r"^open\(\) got an unexpected keyword argument 'wal_shardz'$"):
+        topics.open(str(tmp_path / "store"), wal_shardz=4)
+    assert not (tmp_path / "store").exists()
+
+
 def test_the_configuration_is_frozen_and_takes_names_only() -> None:
     """[S-354]"""
     config = EngineConfig(wal_shards=2, segment_max_events=5)

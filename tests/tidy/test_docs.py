@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from bench import tables
 from tests.tidy import checks
+from topics.model import GapReason
 
 PAGES = sorted([*checks.ROOT.glob("*.md"), *(checks.ROOT / "docs").rglob("*.md"), *(checks.ROOT / "src").rglob("*.md")])
 
@@ -26,6 +28,13 @@ def test_the_tables_of_the_pages_are_made_of_the_stored_runs() -> None:
     for path, make in ((tables.PAGE, tables.page), (tables.README, tables.readme)):
         text = path.read_text(encoding="utf-8")
         assert make(text, results) == text, checks.relative(path)
+
+
+@pytest.mark.parametrize("page", ["docs/concepts.md", "docs/guides/deletes.md"])
+def test_the_pages_about_gaps_have_every_reason(page: str) -> None:
+    """01 §10"""
+    text = (checks.ROOT / page).read_text(encoding="utf-8")
+    assert [reason for reason in get_args(GapReason) if f"`{reason}`" not in text] == []
 
 
 def test_a_broken_link_and_a_missing_heading_are_found(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class Hands:
         kind = kind if count else "lost"
         self.settled = self.settled._replace(**{kind: getattr(self.settled, kind) + 1})
         if not count:
-            log.warning("job %d: its lease was over before it was settled; it is delivered again", job.seq)
+            log.warning("job %d: its lease was over before it was settled; it may be delivered again", job.seq)
 
 
 def backoff_ms(job: Job, first_ms: int) -> int:

@@ -70,8 +70,8 @@ Errors are one line on stderr with a code and a hint. Exit status: 0 done, 1 fai
 
 Commands that talk to a server take it from `--url`, `TOPICS_URL` or a profile of `topics.toml` (`--profile`,
 `TOPICS_PROFILE`), else it is `http://127.0.0.1:4000`; the key comes from `--api-key-file`, `TOPICS_API_KEY` or the
-profile. Counts and sizes may be written `10k`, `1.5M`, `64Ki`, `1GB`, durations `250ms`, `10s`, `5m`, `1h`, `7d`. Every
-command takes these options:
+profile. Counts and sizes may be written `10k`, `1.5M`, `64Ki`, `1GB`, durations `250ms`, `10s`, `5m`, `1h`, `7d`; a
+duration without a unit is in milliseconds. Every command takes these options:
 
 """
 

@@ -116,6 +116,15 @@ def test_options_stand_before_between_and_behind_arguments(command: str) -> None
     assert all(one == found[-1] for one in found)
 
 
+@pytest.mark.parametrize("words", ["create", "config", "read", "queue claim", "queue nack", "queue work"])
+def test_help_says_what_a_duration_without_a_unit_is(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """11 §2"""
+    with pytest.raises(SystemExit):
+        cli.main([*words.split(), "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "250ms, 10s, 5m, 1h, 7d; a bare number is milliseconds" in told
+
+
 def test_what_stands_behind_a_double_dash_is_no_option() -> None:
     """11 §2: `queue work NAME -- CMD`"""
     words = ["queue", "work", "bakes", "--node", "n", "--", "run", "-x", "--quiet", "--", "--node", "m"]

@@ -129,6 +129,11 @@ _BRANCH_HINTS: tuple[tuple[type[TopicsError], str], ...] = (
 )
 
 
+TIMED = ("SPAN", "MEMBER=VALUE")
+"""Arguments that are, or may be, durations."""
+SPANS = "Durations: 250ms, 10s, 5m, 1h, 7d; a bare number is milliseconds."
+
+
 class Parser(argparse.ArgumentParser):
     """A parser with the common options. Parsers nested below it are of the same class, so they have them too."""
 
@@ -145,6 +150,11 @@ class Parser(argparse.ArgumentParser):
         ):
             # Suppressed defaults: a nested parser must not undo what was given before it.
             common.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=text)
+
+    def format_help(self) -> str:
+        if self.epilog is None and any(str(action.metavar) in TIMED for action in self._actions):
+            self.epilog = SPANS
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, self.prog)

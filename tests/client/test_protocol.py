@@ -15,7 +15,7 @@ import topics
 from topics import errors
 from topics.client import failure, retry
 from topics.client.http1 import ANSWER_S, Address, Answer, NotHttp, Reading, Request
-from topics.client.protocol import Heard, Pause, Protocol
+from topics.client.protocol import LONG_S, Heard, Pause, Protocol
 from topics.client.retry import LEAST_S, Fault, Outage
 from topics.server import failure as server_failure
 
@@ -312,6 +312,23 @@ def test_a_server_that_is_silent_holds_a_call_for_one_answer_and_the_time_for_re
             request = call.send(None)
     assert tries > 1
     assert ANSWER_S + 2.9 < now_s <= ANSWER_S + 3.0 + LEAST_S
+
+
+def test_what_a_server_may_take_longer_for_by_itself_is_waited_for_again_too() -> None:
+    """[U-21] A commit of many segments, or a long poll, that meets a restart is not cut off by what is left of it."""
+    protocol = Protocol("http://x", retry_s=60.0)
+    protocol.met = True
+    for own_s in (LONG_S, ANSWER_S + 30):
+        call = protocol.call("POST", "/v0/txn/commit", {}, repeatable=True, answer_s=own_s)
+        first = next(call)
+        assert isinstance(first, Request)
+        assert first.answer_s == own_s
+        assert isinstance(call.send(Heard(Fault("reset", sent=True), 0.0)), Pause)
+        assert isinstance(call.send(None), Request)
+        assert isinstance(call.send(Heard(Fault("refused", sent=False), 50.0)), Pause)
+        again = call.send(None)
+        assert isinstance(again, Request)
+        assert again.answer_s >= own_s - ANSWER_S + 5
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------

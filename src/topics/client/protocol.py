@@ -117,6 +117,7 @@ class Protocol:
         """One exchange, again where that is safe and helps; the body of a good answer."""
         outage = Outage(met=self.met, budget_s=self.retry_s)
         answer_s = request.answer_s
+        own_s = max(answer_s - ANSWER_S, 0.0)  # a long poll, a large commit: no outage
         while True:
             heard = yield request
             assert heard is not None
@@ -129,7 +130,7 @@ class Protocol:
             if pause_s is None:
                 raise self.failed(outcome)
             yield Pause(pause_s)
-            request = request._replace(answer_s=min(answer_s, outage.left_s(heard.now_s + pause_s)))
+            request = request._replace(answer_s=min(answer_s, own_s + outage.left_s(heard.now_s + pause_s)))
 
     def failed(self, outcome: Answer | Fault) -> TopicsError:
         """The exception of an answer that is none."""

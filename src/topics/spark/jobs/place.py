@@ -69,7 +69,8 @@ class Store(NamedTuple):
 
 
 def look(fs: Fs, place: Place, names: tuple[str, ...] = (), *, system: bool = False) -> Store:
-    """The named topics, or all but the system's; `SourceError` for one that is not there."""
+    """The named topics, each once, or all but the system's; `SourceError` for one that is not there."""
+    names = tuple(dict.fromkeys(names))
     if place.url is not None:
         return _asked(place, names, system)
     assert place.path is not None

@@ -5,9 +5,9 @@
     compare    all rows against the manifest; the rest, without gaps and deletes that have not reached the table yet,
                against the log
 
-A range is proven by the log, where no gap is in it; by the manifest only, where one is; or it differs. Of a queue the
-table contains the log: acks are no deletes. Tables without manifests have one range per topic. Status 1 if anything
-differs. Driver only, but for the tasks.
+A range is proven by the log, where no gap is in it; by the manifest only, where one is; or it differs, also by sharing
+seqs with another one. Of a queue the table contains the log: acks are no deletes. Tables without manifests have one
+range per topic. Status 1 if anything differs. Driver only, but for the tasks.
 """
 
 from __future__ import annotations
@@ -314,11 +314,12 @@ def _compared(
     ranges: list[Archived], known: Mapping[str, Instance], log: Log, table: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     told = []
+    reached: dict[str, int] = {}
     for one in ranges:
         files = [row for row in table if (row["path"] == one.path if one.path else row["key"] == one.key)]
-        told.append(
-            {"key": one.key, "first": one.first, "last": one.last, "path": one.path, **_verdict(one, files, known, log)}
-        )
+        verdict = _shared(one, reached.get(one.key, 0)) or _verdict(one, files, known, log)
+        told.append({"key": one.key, "first": one.first, "last": one.last, "path": one.path, **verdict})
+        reached[one.key] = max(one.last, reached.get(one.key, 0))
     unread = [row for row in table if "why" in row and not any(one.path == row["path"] for one in ranges)]
     told += [{"path": row["path"], "proven": "differs", "why": row["why"]} for row in unread]
     for (key, first), proof in log.proofs.items():
@@ -326,6 +327,13 @@ def _compared(
             why = f"{proof.rows} records of the log are in no range of the table"
             told.append({"key": key, "proven": "differs", "why": why})
     return told
+
+
+def _shared(one: Archived, reached: int) -> dict[str, str]:
+    """A range that begins before the ones before it end: its rows are in the table twice, however well each is."""
+    if one.first > reached:
+        return {}
+    return {"proven": "differs", "why": f"seqs {one.first} to {min(one.last, reached)} are in another range, too"}
 
 
 def _verdict(one: Archived, files: list[dict[str, Any]], known: Mapping[str, Instance], log: Log) -> dict[str, str]:

@@ -262,6 +262,21 @@ def test_a_backfill_into_a_topic_of_a_stopped_store(
     assert backfill.plan(made_anew, made_anew.store())["ranges"] == [(1, 5)], "none of it is taken for what is done"
 
 
+def test_a_backfill_beyond_the_last_record_goes_on_with_what_comes(spark: SparkSession, tmp_path: Path) -> None:
+    """K-49: what was not there when a range was written is written later, and nothing is left out in silence."""
+    path = made(tmp_path, 20)
+    place = Place(path=path)
+    told = run(spark, backfill, place, topics=["a"], into="copy", last=1000)
+    assert (told["ok"], told["upto"]) == (True, 20)
+    with Engine.open(path) as engine:
+        engine.append("a", [record(n) for n in range(20, 25)])
+    told = run(spark, backfill, place, topics=["a"], into="copy", last=1000)
+    assert (told["rows"], told["behind"], told["upto"]) == (5, 20, 25)
+    assert [one[-1] for one in everything(path, ("copy",))["copy"]] == [one[-1] for one in everything(path)["a"]]
+    with pytest.raises(SourceError, match=r"invalid_option: --to: the target is at seq 25 already.* — .*--name"):
+        run(spark, backfill, place, topics=["a"], into="copy", first=1, last=4)
+
+
 def test_a_backfill_into_files_and_by_a_query(spark: SparkSession, tmp_path: Path) -> None:
     """K-49: a folder per range, which is there when it is complete."""
     path = made(tmp_path, 100)

@@ -6,9 +6,10 @@
                  `--out DIR` alone: a folder `upto=<number>`, which appears when it is complete
 
 How far it is, the target knows: the committed number, or the newest folder. A run that was killed goes on behind it,
-and so does one that comes when there are more records. Numbers are of one instance of the topic: its epoch is part of
-the job's name, and `_topics/backfill.json` says whose folders they are, so that a topic made anew, or another store, is
-not taken for what is done. Driver only.
+and so does one that comes when there are more records. So no range reaches beyond what is there for good, wherever it
+is said to end, and nothing is written before what is done. Numbers are of one instance of the topic: its epoch is part
+of the job's name, and `_topics/backfill.json` says whose folders they are, so that a topic made anew, or another store,
+is not taken for what is done. Driver only.
 """
 
 from __future__ import annotations
@@ -82,16 +83,17 @@ def _whose(work: Work, store: Store) -> bytes:
 
 def plan(work: Work, store: Store) -> dict[str, Any]:
     """The ranges that are left."""
-    ranges = _asked(work, store).ranges(_done(work, store))
+    done, ranges = _left(work, store)
     return {
         "partitions": len(ranges),
+        "behind": done,
         "ranges": ranges[:100],
         "records": sum(last + 1 - first for first, last in ranges),
     }
 
 
 def run(work: Work, store: Store) -> Outcome:
-    ranges = _asked(work, store).ranges(_done(work, store))
+    done, ranges = _left(work, store)
     rows = 0
     if not work.options.get("into") and ranges:
         ensure_dir(work.fs, f"{work.output()}/{OWN_DIR}")
@@ -100,8 +102,9 @@ def run(work: Work, store: Store) -> Outcome:
         work.tell(number, len(ranges), "ranges written")
         rows += _one(work, store.instances[0], first, last)
     work.tell(len(ranges), len(ranges), "ranges written")
-    upto = ranges[-1][1] if ranges else _done(work, store)
-    return Outcome(rows, 0, {"ranges": len(ranges), "upto": upto, "name": name_of(work, store.instances[0])})
+    upto = ranges[-1][1] if ranges else done
+    told = {"ranges": len(ranges), "behind": done, "upto": upto, "name": name_of(work, store.instances[0])}
+    return Outcome(rows, 0, told)
 
 
 def name_of(work: Work, instance: Instance) -> str:
@@ -110,10 +113,22 @@ def name_of(work: Work, instance: Instance) -> str:
     return f"{work.options.get('name') or f'backfill:{instance.name}>{target}'}#{instance.epoch}"
 
 
+def _left(work: Work, store: Store) -> tuple[int, list[tuple[int, int]]]:
+    """How far the target is, and the ranges behind that."""
+    asked, done, last = _asked(work, store), _done(work, store), work.options.get("last")
+    if last is not None and int(last) < done:
+        other = "--name" if work.options.get("into") else "--out"
+        what = f"--to: the target is at seq {done} already, and goes forward only: nothing up to {last} is written"
+        raise SourceError("invalid_option", what, f"use another {other} for what lies before")
+    return done, asked.ranges(done)
+
+
 def _asked(work: Work, store: Store) -> Asked:
+    """What is to be done, as far as the topic reaches: numbers beyond it would count as done for good."""
     instance, last = store.instances[0], work.options.get("last")
-    reach = _reach(work, instance) if last is None else int(last)
-    return Asked(instance, work.number("first", 1, least=0), reach, work.number("step", RANGE))
+    reach = _reach(work, instance)
+    end = reach if last is None else min(int(last), reach)
+    return Asked(instance, work.number("first", 1, least=0), end, work.number("step", RANGE))
 
 
 def _reach(work: Work, instance: Instance) -> int:

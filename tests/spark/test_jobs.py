@@ -127,10 +127,14 @@ def test_stats_tells_what_is_in_topics(spark: SparkSession, tmp_path: Path) -> N
     assert hostile not in page
 
 
+def segments_of(store: str) -> Path:
+    """Where the first topic's segments lie."""
+    return Path(store, paths.TOPICS_DIR, paths.topic_dir(1))
+
+
 def size(store: str) -> int:
     """Of the first topic's data."""
-    folder = Path(store, paths.TOPICS_DIR, paths.topic_dir(1))
-    return sum(path.stat().st_size for path in folder.rglob("*.data"))
+    return sum(path.stat().st_size for path in segments_of(store).rglob("*.data"))
 
 
 @pytest.mark.parametrize("served", [True, False])
@@ -275,6 +279,31 @@ def test_a_backfill_beyond_the_last_record_goes_on_with_what_comes(spark: SparkS
     assert [one[-1] for one in everything(path, ("copy",))["copy"]] == [one[-1] for one in everything(path)["a"]]
     with pytest.raises(SourceError, match=r"invalid_option: --to: the target is at seq 25 already.* — .*--name"):
         run(spark, backfill, place, topics=["a"], into="copy", first=1, last=4)
+
+
+@pytest.mark.parametrize("into", ["copy", None])
+def test_a_backfill_tells_what_is_damaged_and_writes_the_rest_once(
+    spark: SparkSession, tmp_path: Path, into: str | None
+) -> None:
+    """K-40, K-14, K-49: one flipped byte is one gap in the summary, status 3, and no row; the range is done."""
+    path = made(tmp_path, 40)
+    live = [(tag, data) for _, _, tag, data in everything(path)["a"]]
+    victim = sorted(segments_of(path).rglob("*.data"))[1]
+    raw = bytearray(victim.read_bytes())
+    raw[raw.index(b'"n":15')] ^= 1  # seq 16
+    victim.write_bytes(raw)
+    out = None if into else tmp_path / "out"
+    told = run(spark, backfill, Place(path=path), out, ["a"], into=into, step=15)
+    assert (told["status"], told["ok"], told["rows"]) == (3, False, len(live) - 1)
+    assert told["gaps"] == [{"topic": "a", "first": 16, "last": 16, "reason": "corrupt"}]
+    if into:
+        found = [(tag, data) for _, _, tag, data in everything(path, ("copy",))["copy"]]
+    else:
+        rows = spark.read.parquet(str(out)).orderBy("seq").collect()
+        found = [(row["tag"], json.loads(row["data"])) for row in rows]
+    assert found == [one for one in live if one[1]["n"] != 15]
+    again = run(spark, backfill, Place(path=path), out, ["a"], into=into, step=15)
+    assert (again["status"], again["rows"], again["gaps"]) == (0, 0, [])
 
 
 def test_a_backfill_into_files_and_by_a_query(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ def store(tmp_path: Path) -> str:
     return path
 
 
-def append(path: str, records: int) -> None:
+def append(path: str, records: int, **config: int) -> None:
     with Engine.open(path) as engine:
-        engine.put_topic("a", {"durability": "fsync"})
+        engine.put_topic("a", {"durability": "fsync", **config})
         engine.append("a", [{"data": n} for n in range(records)])
 
 
@@ -64,3 +64,15 @@ def test_a_target_that_is_further_than_the_end_is_refused(store: str, tmp_path: 
     with pytest.raises(SourceError, match=r"^topics: invalid_option: --to: .* is at seq 7 .* up to 4 .* — .* --out "):
         left(Place(path=store), out, first=1, last=4)
     assert left(Place(path=store), out, first=5, last=7) == [], "as it was made"
+
+
+def test_the_first_range_begins_at_the_first_record_that_is_left(store: str, tmp_path: Path) -> None:
+    """K-10, K-49: what a cap took before is no loss unless it is asked for; what it takes behind a range is one."""
+    append(store, 13, cap_records=8)
+    out = tmp_path / "out"
+    assert left(Place(path=store), out) == [(13, 20)]
+    assert left(Place(path=store), out, first=1) == [(1, 20)]
+    (out / f"upto={7:020d}").mkdir(parents=True)
+    assert left(Place(path=store), out) == [(8, 20)]
+    with running(store) as server:
+        assert left(Place(url=server.url), into="b") == [(13, 20)]

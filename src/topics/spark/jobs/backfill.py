@@ -7,9 +7,10 @@
 
 How far it is, the target knows: the committed number, or the newest folder. A run that was killed goes on behind it,
 and so does one that comes when there are more records. So no range reaches beyond what is there for good, wherever it
-is said to end, and nothing is written before what is done. Numbers are of one instance of the topic: its epoch is part
-of the job's name, and `_topics/backfill.json` says whose folders they are, so that a topic made anew, or another store,
-is not taken for what is done. Driver only.
+is said to end, and nothing is written before what is done. The first range begins at the first record there is;
+records that are lost from there on, or from `--from` on, are told, and the status is 3. Numbers are of one instance of
+the topic: its epoch is part of the job's name, and `_topics/backfill.json` says whose folders they are, so that a topic
+made anew, or another store, is not taken for what is done. Driver only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from topics.spark.failure import SourceError
 from topics.spark.jobs.lake import OWN_DIR, STAGING_DIR
 from topics.spark.jobs.place import Instance, Store, as_json
 from topics.spark.jobs.spread import spoken
-from topics.spark.jobs.work import Outcome, Work
+from topics.spark.jobs.work import GAPS, OK, Outcome, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -94,17 +95,19 @@ def plan(work: Work, store: Store) -> dict[str, Any]:
 
 def run(work: Work, store: Store) -> Outcome:
     done, ranges = _left(work, store)
-    rows = 0
+    rows, gaps = 0, list[dict[str, Any]]()
     if not work.options.get("into") and ranges:
         ensure_dir(work.fs, f"{work.output()}/{OWN_DIR}")
         replace_file(work.fs, f"{work.output()}/{WHOSE_FILE}", _whose(work, store))
     for number, (first, last) in enumerate(ranges):
         work.tell(number, len(ranges), "ranges written")
-        rows += _one(work, store.instances[0], first, last)
+        more, lost = _one(work, store.instances[0], first, last)
+        rows, gaps = rows + more, gaps + lost
     work.tell(len(ranges), len(ranges), "ranges written")
     upto = ranges[-1][1] if ranges else done
-    told = {"ranges": len(ranges), "behind": done, "upto": upto, "name": name_of(work, store.instances[0])}
-    return Outcome(rows, 0, told)
+    name = name_of(work, store.instances[0])
+    told = {"ranges": len(ranges), "behind": done, "upto": upto, "gaps": gaps, "name": name}
+    return Outcome(rows, 0, told, GAPS if gaps else OK)
 
 
 def name_of(work: Work, instance: Instance) -> str:
@@ -115,33 +118,37 @@ def name_of(work: Work, instance: Instance) -> str:
 
 def _left(work: Work, store: Store) -> tuple[int, list[tuple[int, int]]]:
     """How far the target is, and the ranges behind that."""
-    asked, done, last = _asked(work, store), _done(work, store), work.options.get("last")
+    done, last = _done(work, store), work.options.get("last")
     if last is not None and int(last) < done:
         other = "--name" if work.options.get("into") else "--out"
         what = f"--to: the target is at seq {done} already, and goes forward only: nothing up to {last} is written"
         raise SourceError("invalid_option", what, f"use another {other} for what lies before")
-    return done, asked.ranges(done)
+    return done, _asked(work, store, done).ranges(done)
 
 
-def _asked(work: Work, store: Store) -> Asked:
+def _asked(work: Work, store: Store, done: int) -> Asked:
     """What is to be done, as far as the topic reaches: numbers beyond it would count as done for good."""
     instance, last = store.instances[0], work.options.get("last")
-    reach = _reach(work, instance)
+    earliest, reach = _ends(work, instance)
+    first = work.number("first", 1 if done else earliest, least=0)
     end = reach if last is None else min(int(last), reach)
-    return Asked(instance, work.number("first", 1, least=0), end, work.number("step", RANGE))
+    return Asked(instance, first, end, work.number("step", RANGE))
 
 
-def _reach(work: Work, instance: Instance) -> int:
-    """The last seq that no crash can take back."""
+def _ends(work: Work, instance: Instance) -> tuple[int, int]:
+    """The first record there is, and the last seq that no crash can take back."""
     if work.place.url is None:
-        from topics.spark.directory import open_store
+        from topics.spark.directory import open_store, plan_topic
 
         assert work.place.path is not None
         topic = open_store(work.fs, work.place.path, work.place.cold).topic(instance.name)
-        return 0 if topic is None else topic.ckpt_seq
+        if topic is None:
+            return 1, 0
+        return plan_topic(topic, work.place.options(), work.clock.now_ms()).first, topic.ckpt_seq
     remote = work.place.server()
     try:
-        return int(remote.segments(instance.name)["durable_seq"])
+        told = remote.segments(instance.name)
+        return int(told["earliest_seq"]), int(told["durable_seq"])
     finally:
         remote.close()
 
@@ -176,41 +183,56 @@ def _committed_in_directory(work: Work, name: str) -> int:
     return max((row.version for row in rows if row.id == name), default=0)
 
 
-def _one(work: Work, instance: Instance, first: int, last: int) -> int:
-    """One range; how many rows went in."""
+def _one(work: Work, instance: Instance, first: int, last: int) -> tuple[int, list[dict[str, Any]]]:
+    """One range; how many rows went in, and what of it is lost. It is read once: both are of the same reading."""
     import topics.spark
 
-    place = work.place
-    where: dict[str, Any] = {"path": place.path, "url": place.url}
-    if place.api_key:
-        where["apiKey"] = place.api_key
-    read = {**where, "cold": place.cold} if place.cold else where
+    cold: dict[str, Any] = {"cold": work.place.cold} if work.place.cold else {}
     frame = topics.spark.read(
-        work.spark(), topics=instance.name, seq=(first, last), meta="json", onDataLoss="skip", **read
+        work.spark(), topics=instance.name, seq=(first, last), meta="json", onDataLoss="emit", **_where(work), **cold
     )
-    made = _transformed(work, frame.select("topic", "seq", "ts", "node", "tag", "data", "meta"))
-    if not work.options.get("into"):
-        return _to_folder(work, made, last)
+    with spoken():
+        frame = frame.persist()
+        try:
+            gaps = _gaps(frame, instance.name)
+            records = frame.where("kind = 'record'").select("topic", "seq", "ts", "node", "tag", "data", "meta")
+            made = _transformed(work, records)
+            if work.options.get("into"):
+                return _to_topic(work, made, name_of(work, instance), last), gaps
+            return _to_folder(work, made, last), gaps
+        finally:
+            frame.unpersist()
+
+
+def _where(work: Work) -> dict[str, Any]:
+    place = work.place
+    return {"path": place.path, "url": place.url, **({"apiKey": place.api_key} if place.api_key else {})}
+
+
+def _gaps(frame: DataFrame, topic: str) -> list[dict[str, Any]]:
+    found = frame.where("kind = 'gap'").select("seq", "gap_to", "reason").orderBy("seq").collect()
+    return [{"topic": topic, "first": row["seq"], "last": row["gap_to"], "reason": row["reason"]} for row in found]
+
+
+def _to_topic(work: Work, made: DataFrame, name: str, last: int) -> int:
+    import topics.spark
+
     if "topic" in made.columns:
         made = made.drop("topic")
-    kept = [name for name in ("data", "tag", "node", "meta") if name in made.columns]
-    with spoken():
-        made = made.select(*kept).persist()
-        try:
-            name = name_of(work, instance)
-            topics.spark.write(made, topic=work.options["into"], app_id=name, version=last, **where)
-            return made.count()
-        finally:
-            made.unpersist()
+    made = made.select(*(column for column in ("data", "tag", "node", "meta") if column in made.columns)).persist()
+    try:
+        topics.spark.write(made, topic=work.options["into"], app_id=name, version=last, **_where(work))
+        return made.count()
+    finally:
+        made.unpersist()
 
 
 def _to_folder(work: Work, frame: DataFrame, last: int) -> int:
     out = work.output()
     aside = f"{out}/{STAGING_DIR}/{work.run}"
     ensure_dir(work.fs, f"{out}/{STAGING_DIR}")
-    with spoken():
-        frame.write.mode("overwrite").option("compression", "zstd").parquet(aside)
-        rows = work.spark().read.schema(frame.schema).parquet(aside).count()
+    frame.write.mode("overwrite").option("compression", "zstd").parquet(aside)
+    rows = work.spark().read.schema(frame.schema).parquet(aside).count()
     for name in os.listdir(aside):
         if name.startswith(("_", ".")):
             os.unlink(f"{aside}/{name}")
@@ -229,8 +251,7 @@ def _transformed(work: Work, frame: DataFrame) -> DataFrame:
         return function(frame)  # type: ignore[no-any-return]
     if query:
         frame.createOrReplaceTempView("input")
-        with spoken():
-            return work.spark().sql(str(query))
+        return work.spark().sql(str(query))
     return frame
 
 

@@ -24,8 +24,10 @@ from tests.tiers.servers import BUCKET, Moto, S3Server
 from topics.clock import SystemClock
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
+from topics.fs import OsFs
 from topics.spark.failure import SourceError
 from topics.spark.jobs import archive, lake, parquet, stats, verify
+from topics.spark.jobs.erase import Erasures
 from topics.spark.jobs.place import Place
 from topics.spark.jobs.work import Work, carry_out
 from topics.storage.tiers.bucket import Bucket
@@ -294,6 +296,77 @@ def test_of_two_runs_at_a_time_one_wins_and_the_other_starts_over(
     assert bench.archive(format=format)["rows"] == 0
     assert seqs(bench.rows(format)) == list(range(1, 31))
     assert bench.verify()["ok"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_record_that_is_deleted_while_a_run_writes_it_does_not_stay(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """K-47: another run has applied the delete, to a table that did not have the row yet; nobody would do it again."""
+    bench.fill("a", 1, 31)
+    bench.fill("b", 1, 11)
+    bench.archive(format=format)
+    bench.fill("a", 31, 61)
+    written = archive._written
+    runs: list[int] = []
+
+    def raced(*args: Any) -> Any:
+        told = written(*args)
+        runs.append(1)
+        if len(runs) == 1:
+            bench.delete("a", seqs=[50])
+            assert bench.archive("b")["deletes"] == 1
+        return told
+
+    monkeypatch.setattr(archive, "_written", raced)
+    assert bench.archive()["rows"] == 29
+    assert seqs(bench.rows(format)) == [n for n in range(1, 61) if n != 50]
+    assert bench.verify()["ok"]
+
+
+def killed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that dies behind its commit: its files are still in staging."""
+    with monkeypatch.context() as patched:
+        dying(patched, "rename")
+        with pytest.raises(Killed):
+            bench.archive()
+
+
+def test_a_run_that_tidies_up_behind_another_does_not_take_its_commit_for_what_was_planned(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-44: both read the same range, and the other one was killed when it had committed it."""
+    bench.fill("a", 1, 31)
+    planned = archive._partitions
+    runs: list[int] = []
+
+    def raced(*args: Any) -> Any:
+        parts = planned(*args)
+        runs.append(1)
+        if len(runs) == 1:
+            killed(bench, monkeypatch)
+        return parts
+
+    monkeypatch.setattr(archive, "_partitions", raced)
+    assert bench.archive()["rows"] == 0
+    assert seqs(bench.rows()) == list(range(1, 31))
+    assert bench.verify()["ok"]
+
+
+def test_rows_of_a_run_that_was_killed_are_looked_through_for_deletes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-44, K-47: they came while the deletes were read."""
+    bench.fill("a", 1, 31)
+    bench.archive()
+    table = lake.open_lake(OsFs(), bench.out, lake.Shape("parquet", None))
+    table.refresh()
+    bench.fill("a", 31, 61)
+    killed(bench, monkeypatch)
+    erasures = Erasures()
+    erasures.add({"id": 1, "epoch": 1, "seqs": [50]})
+    assert table.erase(bench.work("archive"), erasures, 1) == 1
+    assert seqs(bench.rows()) == [n for n in range(1, 61) if n != 50]
 
 
 Tamper = Callable[[pa.Table], pa.Table]

@@ -119,13 +119,13 @@ def run(work: Work, store: Store) -> Outcome:
 
 def _archive(work: Work, lake: Lake) -> tuple[list[Staged], list[dict[str, Any]], int]:
     for attempt in range(ATTEMPTS):
-        lake.refresh()
-        store = work.store()
-        ranges = _ranges(store, lake.done(store.keys()))
-        parts = _partitions(work, ranges)
-        if not ranges:
-            return [], [], 0
         with lake.staging(work.run) as folder:
+            lake.refresh()  # only now: staging tidies up behind other runs, and may have had to look for that
+            store = work.store()
+            ranges = _ranges(store, lake.done(store.keys()))
+            parts = _partitions(work, ranges)
+            if not ranges:
+                return [], [], 0
             try:
                 told = _written(work, lake, parts, folder)
                 staged = [Staged(**one) for one in told if "gap" not in one]

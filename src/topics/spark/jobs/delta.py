@@ -4,8 +4,9 @@
     erasing   `delete` with `Transaction("topics:<store>:deletes", n)`
 
 delta-rs keeps those numbers and does not look at them: the same or a lower one is accepted. So a commit is never tried
-again by the library; whoever loses a race looks at the number again, and leaves out what it covers. Files move to their
-folders before the commit, and are nobody's until then. Driver only.
+again by the library; whoever loses a race looks at the number again, and leaves out what it covers. Nor are rows added
+once deletes were applied that their plan did not know: nobody would apply them again. Files move to their folders
+before the commit, and are nobody's until then. Driver only.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class DeltaLake(OnDisk):
         super().__init__(fs, out, shape)
         self._table: DeltaTable | None = None
         self._before: dict[str, int] = {}
+        """What a run plans by, as `done` last found it."""
+        self._deletes_before = 0
 
     def refresh(self) -> None:
         if self._table is None and DeltaTable.is_deltatable(self._out):
@@ -64,6 +67,7 @@ class DeltaLake(OnDisk):
     def done(self, keys: Iterable[str] = ()) -> dict[str, int]:
         known = {key: self._version(key) for key in {*keys, *self._keys()}}
         self._before = {key: upto for key, upto in known.items() if upto is not None}
+        self._deletes_before = self.deletes()
         return dict(self._before)
 
     def deletes(self) -> int:
@@ -77,18 +81,29 @@ class DeltaLake(OnDisk):
     def commit(self, work: Work, staged: list[Staged], done: Mapping[str, int]) -> None:
         self._make()
         place_files(self._fs, self._out, f"{self._out}/{STAGING_DIR}/{work.run}", staged)
-        for key, upto in done.items():
-            self._commit(key, upto, [one for one in staged if one.key == key], work.clock.now_ms())
+        waiting = dict(done)
+        try:
+            for key, upto in done.items():
+                self._commit(key, upto, [one for one in staged if one.key == key], work.clock.now_ms())
+                del waiting[key]
+        except LostRace:
+            for one in staged:
+                if one.key in waiting:
+                    os.unlink(f"{self._out}/{folder_of(one)}/{one.name}")
+            raise
 
     def erase(self, work: Work, erasures: Erasures, upto: int) -> int:
-        assert self._table is not None
+        """Of the table as it was at the last `refresh`: rows that came since have not been looked through."""
+        before = self.deletes()
+        table = self._make()
+        if self.deletes() != before:
+            raise LostRace("another run has made the table")
         properties = self._properties("deletes", upto)
         rows = 0
         try:
             if erasures:
                 predicate = " OR ".join(_predicate(key, one) for key, one in sorted(erasures.of.items()))
-                rows = self._table.delete(predicate, commit_properties=properties)["num_deleted_rows"] or 0
-                self.refresh()
+                rows = table.delete(predicate, commit_properties=properties)["num_deleted_rows"] or 0
             if self.deletes() < upto:  # no row matched, so nothing was committed
                 self._add([], properties)
         except CommitFailedError as error:
@@ -96,10 +111,11 @@ class DeltaLake(OnDisk):
         self.refresh()
         return rows
 
-    def _make(self) -> None:
+    def _make(self) -> DeltaTable:
         if self._table is None:
             schema = schema_of(self.shape.typed, whole=True)
             self._table = DeltaTable.create(self._out, schema, mode="ignore", partition_by=FOLDERS)
+        return self._table
 
     def _version(self, key: str) -> int | None:
         return None if self._table is None else self._table.transaction_version(self._app(key.replace("-", ":")))
@@ -123,14 +139,12 @@ class DeltaLake(OnDisk):
         return keys
 
     def _commit(self, key: str, upto: int, staged: list[Staged], now_ms: int) -> None:
-        """The files of one topic, unless somebody else has archived the range meanwhile."""
+        """The files of one topic, unless somebody else has archived the range, or applied deletes, meanwhile."""
         for _ in range(ATTEMPTS):
             self.refresh()
             there = self._version(key)
-            if there != self._before.get(key):
-                for one in staged:
-                    os.unlink(f"{self._out}/{folder_of(one)}/{one.name}")
-                raise LostRace(f"{key} is at {there}")
+            if (there, self.deletes()) != (self._before.get(key), self._deletes_before):
+                raise LostRace(f"{key} is at {there}, deletes at {self.deletes()}")
             try:
                 self._add([_action(one, now_ms) for one in staged], self._properties(key.replace("-", ":"), upto))
                 self.refresh()

@@ -5,12 +5,14 @@
 
 One transaction adds files, or deletes rows, and sets the properties `topics.done.<id>-<epoch>` and `topics.deletes`.
 Tables are made with `commit.retry.num-retries=0`: otherwise pyiceberg bases a transaction that lost a race on the new
-state and commits it as well. Driver only.
+state and commits it as well. It also does so where only properties have changed meanwhile, the cursor of deletes for
+one, so every transaction requires the very state that it was planned by. Driver only.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -36,7 +38,8 @@ try:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
     from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
-    from pyiceberg.table import Table
+    from pyiceberg.table import CommitTableResponse, Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
 except ModuleNotFoundError as error:
     raise missing_extra(error) from error
 
@@ -53,21 +56,38 @@ DELETES: Final = "topics.deletes"
 DATA_DIR: Final = "data"
 
 
+class AsLoaded:
+    """A requirement of a commit: nobody has committed anything since the table was loaded."""
+
+    def __init__(self, table: Table) -> None:
+        self._metadata = table.metadata
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:
+        if base_metadata != self._metadata:
+            raise CommitFailedException("the table went on")
+
+
+class Catalog(SqlCatalog):
+    """The catalog, which bases no change on a state that its author has not seen."""
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
+        as_loaded: Any = AsLoaded(table)  # theirs is a closed list of types
+        return super().commit_table(table, (*requirements, as_loaded), updates)
+
+
 class IcebergLake(OnDisk):
     """The table at `out`."""
 
     def __init__(self, fs: Fs, out: str, shape: Shape) -> None:
         super().__init__(fs, out, shape)
-        self._catalog = SqlCatalog("topics", uri=f"sqlite:///{out}/{OWN_DIR}/catalog.db", warehouse=f"file://{out}")
+        self._catalog = Catalog("topics", uri=f"sqlite:///{out}/{OWN_DIR}/catalog.db", warehouse=f"file://{out}")
         self._table: Table | None = None
-        self._before: dict[str, int] = {}
 
     def refresh(self) -> None:
         try:
             self._table = self._catalog.load_table(TABLE)
         except NoSuchTableError:
             self._table = None
-        self._before = self.done()
 
     def done(self, keys: Iterable[str] = ()) -> dict[str, int]:
         found = {} if self._table is None else self._table.properties
@@ -82,8 +102,6 @@ class IcebergLake(OnDisk):
 
     def commit(self, work: Work, staged: list[Staged], done: Mapping[str, int]) -> None:
         table = self._make()
-        if {key: self._before.get(key) for key in done} != {key: self.done().get(key) for key in done}:
-            raise LostRace("the table went on")
         place_files(self._fs, f"{self._out}/{DATA_DIR}", f"{self._out}/{STAGING_DIR}/{work.run}", staged)
         placed = [f"{self._out}/{DATA_DIR}/{folder_of(one)}/{one.name}" for one in staged]
         try:
@@ -104,7 +122,7 @@ class IcebergLake(OnDisk):
             with table.transaction() as change:
                 for key, one in sorted(erasures.of.items()) if before else ():
                     for expression in _expressions(key, one):
-                        change.delete(expression)
+                        _delete(change, expression)
                 change.set_properties({DELETES: str(upto)})
         except CommitFailedException as error:
             raise LostRace(str(error)) from error
@@ -112,22 +130,34 @@ class IcebergLake(OnDisk):
         return before - self._rows()
 
     def _make(self) -> Table:
+        """The table as it was planned by, and made if there was none; `LostRace` if somebody else has filled it."""
         if self._table is None:
             self._catalog.create_namespace_if_not_exists(TABLE.partition(".")[0])
             self._table = self._catalog.create_table_if_not_exists(
                 TABLE, schema_of(self.shape.typed, whole=True), location=f"file://{self._out}",
                 properties={"commit.retry.num-retries": "0"},
             )  # fmt: skip
-        if not self._table.spec().fields:
-            with self._table.update_spec() as spec:
-                spec.add_identity("topic")
-                spec.add_identity("date")
+            if self.done() or self.deletes():
+                raise LostRace("another run has made the table")
+        try:
+            if not self._table.spec().fields:
+                with self._table.update_spec() as spec:
+                    spec.add_identity("topic")
+                    spec.add_identity("date")
+        except CommitFailedException as error:
+            raise LostRace(str(error)) from error
         return self._table
 
     def _rows(self) -> int:
         snapshot = None if self._table is None else self._table.current_snapshot()
         summary = None if snapshot is None else snapshot.summary
         return int(summary["total-records"] or 0) if summary is not None else 0
+
+
+def _delete(change: Transaction, expression: BooleanExpression) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Delete operation did not match any records")  # as most do: no news
+        change.delete(expression)
 
 
 def _path(uri: str) -> str:

@@ -97,8 +97,8 @@ class ParquetLake(OnDisk):
         self._write(work.run, [_added(one) for one in staged], [], done, self._deletes)
 
     def erase(self, work: Work, erasures: Erasures, upto: int) -> int:
-        touched = [one for one in self._files.values() if one.key in erasures.of]
         with self.staging(f"{work.run}-erase") as folder:
+            touched = [one for one in self._files.values() if one.key in erasures.of]
             items = [
                 Rewrite(self.root, self._reached(one.path), folder, at, one, erasures.of[one.key])
                 for at, one in enumerate(touched)

@@ -337,17 +337,17 @@ def test_a_run_that_tidies_up_behind_another_does_not_take_its_commit_for_what_w
 ) -> None:
     """K-44: both read the same range, and the other one was killed when it had committed it."""
     bench.fill("a", 1, 31)
-    planned = archive._partitions
+    planned = archive._ranges
     runs: list[int] = []
 
     def raced(*args: Any) -> Any:
-        parts = planned(*args)
+        ranges = planned(*args)
         runs.append(1)
         if len(runs) == 1:
             killed(bench, monkeypatch)
-        return parts
+        return ranges
 
-    monkeypatch.setattr(archive, "_partitions", raced)
+    monkeypatch.setattr(archive, "_ranges", raced)
     assert bench.archive()["rows"] == 0
     assert seqs(bench.rows()) == list(range(1, 31))
     assert bench.verify()["ok"]

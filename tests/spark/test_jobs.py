@@ -13,13 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.api.kit import Running, running
 from tests.unit.engine.test_tiering_waits import move
+from tests.unit.spark.test_held import pins
 from topics import paths
 from topics.cli.main import main
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.errors import DataDirInUse
 from topics.spark.failure import SourceError
-from topics.spark.jobs import backfill, compact, rebuild, scrub, stats
+from topics.spark.jobs import archive, backfill, compact, rebuild, scrub, stats, verify
 from topics.spark.jobs.place import Place
 from topics.spark.jobs.work import Work, carry_out
 
@@ -214,7 +215,7 @@ def test_a_backfill_that_dies_goes_on_where_it_was(
         place, one = Place(url=server.url), backfill._one
         died: list[str] = []
 
-        def dying(*args: Any) -> int:
+        def dying(*args: Any) -> Any:
             if args[2] == 31 and not died:
                 died.append("before")
                 raise KeyboardInterrupt
@@ -328,6 +329,23 @@ def test_a_backfill_into_files_and_by_a_query(spark: SparkSession, tmp_path: Pat
             run(spark, backfill, Place(path=path), out, [topic], sql=query, step=40)
 
 
+def test_jobs_give_the_pins_of_a_server_back(spark: SparkSession, tmp_path: Path) -> None:
+    """K-40, A-8: a server has 64 of them for everybody, and a backup needs one; also where a job only says its plan."""
+    path, out = made(tmp_path, 40), tmp_path / "lake"
+    with running(path) as server:
+        place = Place(url=server.url)
+        left = []
+        for job, folder, options in (
+            (archive, out, {}), (verify, out, {}), (stats, None, {}), (backfill, None, {"into": "copy", "step": 15}),
+        ):  # fmt: skip
+            work = Work(job.__name__, place, ("a",), folder and str(folder), spark=spark, options=options)
+            job.check(work, work.store())
+            job.plan(work, work.store())
+            carry_out(work, job)
+            left.append((job.__name__, pins(server)))
+    assert left == [(job.__name__, 0) for job in (archive, verify, stats, backfill)]
+
+
 Caught = pytest.CaptureFixture[str]
 
 
@@ -341,35 +359,33 @@ def test_bad_input_is_one_line_and_damages_nothing(tmp_path: Path, capsys: Caugh
     """K-40, U-10: wrong master, no store, no topic, an output that cannot be written."""
     store = made(tmp_path, 40)
     out = str(tmp_path / "lake")
-    archive = ["archive", "--path", store, "--out", out]
+    words = ["archive", "--path", store, "--out", out]
     status, line = refused(capsys, "archive", "--path", str(tmp_path / "none"), "--out", out)
     assert (status, line.startswith("topics: no_store: ")) == (1, True)
-    status, line = refused(capsys, *archive, "--topic", "zz")
+    status, line = refused(capsys, *words, "--topic", "zz")
     assert (status, line.startswith("topics: topic_not_found: ")) == (1, True)
     status, line = refused(capsys, "archive", "--path", store)
     assert (status, "--out" in line) == (1, True)
-    status, line = refused(capsys, *archive, "--master", "spark://127.0.0.1:1")
+    status, line = refused(capsys, *words, "--master", "spark://127.0.0.1:1")
     assert (status, line.startswith("topics: unreachable: ")) == (1, True)
-    status, line = refused(capsys, *archive, "--master", "nonsense")
+    status, line = refused(capsys, *words, "--master", "nonsense")
     assert (status, line.startswith("topics: invalid_option: ")) == (1, True)
-    for words in ([*archive, "--partition-bytes", "0"], ["backfill", *archive[1:], "--topic", "a", "--step", "0"]):
-        status, line = refused(capsys, *words)
-        assert (status, line.startswith(f"topics: invalid_option: {words[-2]}: 0 is less than 1")) == (1, True), line
-    status, line = refused(capsys, *archive[:-1], "ftp://host/x")
+    for wrong in ([*words, "--partition-bytes", "0"], ["backfill", *words[1:], "--topic", "a", "--step", "0"]):
+        status, line = refused(capsys, *wrong)
+        assert (status, line.startswith(f"topics: invalid_option: {wrong[-2]}: 0 is less than 1")) == (1, True), line
+    status, line = refused(capsys, *words[:-1], "ftp://host/x")
     assert (status, "ftp:// is no known scheme" in line) == (1, True), line
     status, line = refused(capsys, "archive", "--url", "http://127.0.0.1:1", "--out", out)
     assert (status, line.startswith("topics: unreachable: ")) == (1, True)
     shutil.rmtree(out, ignore_errors=True)
-    assert main(["pipeline", *archive, "--json"]) == 0
+    assert main(["pipeline", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] > 0
-    assert main(["pipeline", *archive, "--dry-run", "--json"]) == 0
+    assert main(["pipeline", *words, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plan"]["topics"] == []
 
 
 def test_a_run_that_fails_is_recorded_as_failed(tmp_path: Path, spark: SparkSession) -> None:
     """K-40: with its error, beside the output; the store's damage is named by the line that says so."""
-    from topics.spark.jobs import archive
-
     store = made(tmp_path, 40)
     victim = sorted(Path(store, paths.TOPICS_DIR).rglob("*.data"))[0]
     victim.unlink()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -25,8 +26,9 @@ from topics import paths
 from topics.clock import Clock
 from topics.fs import Fs
 from topics.spark.arrow import Layout
+from topics.spark.held import held
 from topics.spark.options import ReadOptions
-from topics.spark.reader import plan_read, read_partition
+from topics.spark.reader import read_partition
 
 FORMATS: Final = ("parquet", "arrow", "csv", "jsonl")
 ROW_GROUP_ROWS: Final = 1 << 18
@@ -57,18 +59,14 @@ def export(
     """Write what the options select to `out`; `tell` hears of the bytes of every batch."""
     options = options._replace(meta_json=format not in MAPPED)
     layout = Layout(options.columns, options.binary, options.meta_json)
-    parts = plan_read(fs, options, clock.now_ms())
     temporary = paths.tmp(out)
     rows = gaps = 0
     try:
-        sink = _SINKS[format](temporary, layout)
-        try:
+        with held(fs, options, clock.now_ms()) as parts, closing(_SINKS[format](temporary, layout)) as sink:
             for batch in (batch for part in parts for batch in read_partition(fs, part)):
                 rows, gaps = rows + batch.num_rows, gaps + _gaps(batch)
                 sink.write(batch)
                 tell(batch.nbytes)
-        finally:
-            sink.close()
         _sync(temporary)
         os.replace(temporary, out)
     except BaseException:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from topics.spark.failure import SourceError
+from topics.spark.held import held
 from topics.spark.jobs import files
 from topics.spark.jobs.erase import Erasures
 from topics.spark.jobs.journal import Journal, read_journal
@@ -40,7 +42,6 @@ from topics.spark.jobs.work import GAPS, OK, Outcome, Work
 from topics.spark.jobs.write import Item, archived
 from topics.spark.options import PARTITION_BYTES, Bound
 from topics.spark.plan import Partition
-from topics.spark.reader import plan_read
 
 ATTEMPTS: Final = 5
 OBJECTS: Final = True
@@ -90,13 +91,13 @@ def plan(work: Work, store: Store) -> dict[str, Any]:
         lake.refresh()
         done = lake.done(store.keys())
     ranges = _ranges(store, done)
-    parts = _partitions(work, ranges)
-    return {
-        "format": shape.format, "partitions": len(parts), "bytes": sum(part.bytes for part in parts),
-        "topics": [
-            {"topic": one.instance.name, "from": (one.done or 0) + 1, "upto": one.instance.upto} for one in ranges
-        ],
-    }  # fmt: skip
+    with _partitions(work, ranges) as parts:
+        return {
+            "format": shape.format, "partitions": len(parts), "bytes": sum(part.bytes for part in parts),
+            "topics": [
+                {"topic": one.instance.name, "from": (one.done or 0) + 1, "upto": one.instance.upto} for one in ranges
+            ],
+        }  # fmt: skip
 
 
 def run(work: Work, store: Store) -> Outcome:
@@ -123,17 +124,17 @@ def _archive(work: Work, lake: Lake) -> tuple[list[Staged], list[dict[str, Any]]
             lake.refresh()  # only now: staging tidies up behind other runs, and may have had to look for that
             store = work.store()
             ranges = _ranges(store, lake.done(store.keys()))
-            parts = _partitions(work, ranges)
             if not ranges:
                 return [], [], 0
+            with _partitions(work, ranges) as parts:
+                told, read = _written(work, lake, parts, folder), sum(part.bytes for part in parts)
             try:
-                told = _written(work, lake, parts, folder)
                 staged = [Staged(**one) for one in told if "gap" not in one]
                 lake.commit(work, staged, {one.instance.key: one.instance.upto for one in ranges})
             except LostRace:
                 work.tell(attempt, ATTEMPTS, "attempts: another run was faster")
                 continue
-        return staged, [one["gap"] for one in told if "gap" in one], sum(part.bytes for part in parts)
+        return staged, [one["gap"] for one in told if "gap" in one], read
     raise LakeBusy(f"{work.out}: other runs were faster {ATTEMPTS} times")
 
 
@@ -142,10 +143,12 @@ def _ranges(store: Store, done: Mapping[str, int]) -> list[Range]:
     return [one for one in found if not one.is_empty]
 
 
-def _partitions(work: Work, ranges: list[Range]) -> list[Partition]:
-    """What tasks read: exactly these ranges of exactly these instances."""
+@contextmanager
+def _partitions(work: Work, ranges: list[Range]) -> Iterator[list[Partition]]:
+    """What tasks read: exactly these ranges of exactly these instances; held until the block ends."""
     if not ranges:
-        return []
+        yield []
+        return
     options = work.place.options(
         topics=tuple(one.instance.name for one in ranges),
         start_seq=Bound(by_topic=tuple((one.instance.name, one.done and one.done + 1) for one in ranges)),
@@ -154,13 +157,13 @@ def _partitions(work: Work, ranges: list[Range]) -> list[Partition]:
         on_data_loss="emit",
         partition_bytes=work.number("partition_bytes", PARTITION_BYTES),
     )
-    parts = plan_read(work.fs, options, work.clock.now_ms())
     known = {(one.instance.id, one.instance.epoch) for one in ranges}
-    for piece in (piece for part in parts for piece in part.pieces):
-        if (piece.item.id, piece.item.epoch) not in known:
-            what = f"{piece.item.name} was made anew while it was planned"
-            raise SourceError("recreated", what, "run it again")
-    return parts
+    with held(work.fs, options, work.clock.now_ms()) as parts:
+        for piece in (piece for part in parts for piece in part.pieces):
+            if (piece.item.id, piece.item.epoch) not in known:
+                what = f"{piece.item.name} was made anew while it was planned"
+                raise SourceError("recreated", what, "run it again")
+        yield parts
 
 
 def _written(work: Work, lake: Lake, parts: list[Partition], folder: str) -> list[dict[str, Any]]:

@@ -25,10 +25,12 @@ from urllib.parse import quote
 
 from topics.fs import ensure_dir, replace_file
 from topics.spark.failure import SourceError
+from topics.spark.held import held
 from topics.spark.jobs.lake import OWN_DIR, STAGING_DIR
 from topics.spark.jobs.place import Instance, Store, as_json
 from topics.spark.jobs.spread import spoken
 from topics.spark.jobs.work import GAPS, OK, Outcome, Work
+from topics.spark.options import Bound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -184,15 +186,19 @@ def _committed_in_directory(work: Work, name: str) -> int:
 
 
 def _one(work: Work, instance: Instance, first: int, last: int) -> tuple[int, list[dict[str, Any]]]:
-    """One range; how many rows went in, and what of it is lost. It is read once: both are of the same reading."""
+    """One range; how many rows went in, and what of it is lost. It is read once: both are of the same reading.
+
+    Its files are held here, where it is known when they were read.
+    """
     import topics.spark
 
+    options = work.place.options(topics=(instance.name,), start_seq=Bound(first), end_seq=Bound(last))
     cold: dict[str, Any] = {"cold": work.place.cold} if work.place.cold else {}
-    frame = topics.spark.read(
-        work.spark(), topics=instance.name, seq=(first, last), meta="json", onDataLoss="emit", **_where(work), **cold
-    )
-    with spoken():
-        frame = frame.persist()
+    with held(work.fs, options, work.clock.now_ms()), spoken():
+        frame = topics.spark.read(
+            work.spark(), topics=instance.name, seq=(first, last), meta="json", onDataLoss="emit", pinMs=0,
+            **_where(work), **cold,
+        ).persist()  # fmt: skip
         try:
             gaps = _gaps(frame, instance.name)
             records = frame.where("kind = 'record'").select("topic", "seq", "ts", "node", "tag", "data", "meta")

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from topics.spark.failure import SourceError
+from topics.spark.held import held
 from topics.spark.jobs.erase import Erasures
 from topics.spark.jobs.place import DELETES, look
 from topics.spark.jobs.work import Work
 from topics.spark.options import Bound
-from topics.spark.reader import plan_read, read_partition
+from topics.spark.reader import read_partition
 
 
 class Journal(NamedTuple):
@@ -39,8 +40,8 @@ def read_journal(work: Work, cursor: int | None, *, keep_dropped: bool = False) 
     bound = Bound(None if cursor is None else cursor + 1)
     options = work.place.options(topics=(DELETES,), start_seq=bound, on_data_loss="emit", meta_json=True)
     erasures, upto, gap = Erasures(), cursor or 0, None
-    for part in plan_read(work.fs, options, work.clock.now_ms()):
-        for batch in read_partition(work.fs, part):
+    with held(work.fs, options, work.clock.now_ms()) as parts:
+        for batch in (batch for part in parts for batch in read_partition(work.fs, part)):
             for row in batch.select(["seq", "gap_to", "kind", "data"]).to_pylist():
                 if row["kind"] == "gap":
                     gap, upto = (row["seq"], row["gap_to"]), max(upto, row["gap_to"])

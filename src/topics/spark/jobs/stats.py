@@ -12,6 +12,7 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -21,13 +22,14 @@ import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
 from topics.fs import OsFs, ensure_dir, replace_file
+from topics.spark.held import held
 from topics.spark.jobs import page
 from topics.spark.jobs.place import Store
 from topics.spark.jobs.spread import spread
 from topics.spark.jobs.work import GAPS, OK, Outcome, Work
 from topics.spark.jobs.write import of_topic, spans
 from topics.spark.plan import Partition
-from topics.spark.reader import plan_read, read_partition
+from topics.spark.reader import read_partition
 
 SKETCH: Final = 4096
 TAGS: Final = 10_000
@@ -42,21 +44,27 @@ def check(work: Work, store: Store) -> None:
     """Nothing can be wrong with it before it is read."""
 
 
-def _partitions(work: Work, store: Store) -> list[Partition]:
+@contextmanager
+def _partitions(work: Work, store: Store) -> Iterator[list[Partition]]:
+    """What tasks read; held until the block ends."""
     names = tuple(one.name for one in store.instances)
     options = work.place.options(topics=names, columns=_COLUMNS, on_data_loss="emit", meta_json=True)
-    return plan_read(work.fs, options, work.clock.now_ms()) if names else []
+    if not names:
+        yield []
+        return
+    with held(work.fs, options, work.clock.now_ms()) as parts:
+        yield parts
 
 
 def plan(work: Work, store: Store) -> dict[str, Any]:
     """What would be read."""
-    parts = _partitions(work, store)
-    return {"partitions": len(parts), "bytes": sum(part.bytes for part in parts)}
+    with _partitions(work, store) as parts:
+        return {"partitions": len(parts), "bytes": sum(part.bytes for part in parts)}
 
 
 def run(work: Work, store: Store) -> Outcome:
-    parts = _partitions(work, store)
-    told = spread(work.spark(), parts, counted, work.tell, "partitions read") if parts else []
+    with _partitions(work, store) as parts:
+        told = spread(work.spark(), parts, counted, work.tell, "partitions read") if parts else []
     topics: dict[str, Counted] = {one.name: Counted() for one in store.instances}
     for one in told:
         topics[one["topic"]].add(one)

@@ -13,6 +13,7 @@ range per topic. Status 1 if anything differs. Driver only, but for the tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ import pyarrow.parquet as pq
 
 from topics.fs import OsFs
 from topics.spark.failure import SourceError
+from topics.spark.held import held
 from topics.spark.jobs import files
 from topics.spark.jobs.erase import Erased, Erasures
 from topics.spark.jobs.journal import read_journal
@@ -35,7 +37,7 @@ from topics.spark.jobs.work import FAILED, OK, Outcome, Work
 from topics.spark.jobs.write import of_topic, spans
 from topics.spark.options import Bound
 from topics.spark.plan import Partition
-from topics.spark.reader import plan_read, read_partition
+from topics.spark.reader import read_partition
 from topics.storage.reindex import ranges_of
 
 OBJECTS: Final = True
@@ -103,9 +105,10 @@ def _open(work: Work, store: Store) -> Lake:
 def plan(work: Work, store: Store) -> dict[str, Any]:
     """What would be read."""
     lake = _open(work, store)
-    parts = _log_parts(work, _known(work, lake), lake.done())
     size = sum(files.size(lake.root, one.path) for one in lake.files())
-    return {"files": len(lake.files()), "partitions": len(parts), "bytes": sum(part.bytes for part in parts) + size}
+    with _log_parts(work, _known(work, lake), lake.done()) as parts:
+        size += sum(part.bytes for part in parts)
+        return {"files": len(lake.files()), "partitions": len(parts), "bytes": size}
 
 
 def run(work: Work, store: Store) -> Outcome:
@@ -155,9 +158,12 @@ class Log(NamedTuple):
     live: dict[str, Seqs]
 
 
-def _log_parts(work: Work, known: Mapping[str, Instance], done: Mapping[str, int]) -> list[Partition]:
+@contextmanager
+def _log_parts(work: Work, known: Mapping[str, Instance], done: Mapping[str, int]) -> Iterator[list[Partition]]:
+    """What tasks read of the log; held until the block ends."""
     if not known:
-        return []
+        yield []
+        return
     options = work.place.options(
         topics=tuple(one.name for one in known.values()),
         start_seq=Bound(1),
@@ -165,7 +171,8 @@ def _log_parts(work: Work, known: Mapping[str, Instance], done: Mapping[str, int
         meta_json=True,
         on_data_loss="emit",
     )
-    return plan_read(work.fs, options, work.clock.now_ms())
+    with held(work.fs, options, work.clock.now_ms()) as parts:
+        yield parts
 
 
 def _read_log(
@@ -181,9 +188,11 @@ def _read_log(
         for key, one in known.items()
     }
     live = frozenset(one.name for one in known.values() if all_live or one.queue)
-    items = [LogItem(part, by_topic, live) for part in _log_parts(work, known, done)]
     log = Log({}, {key: [] for key in known}, {key: [] for key, one in known.items() if one.name in live})
-    for one in spread(work.spark(), items, log_proofs, work.tell, "partitions of the log read") if items else []:
+    with _log_parts(work, known, done) as parts:
+        items = [LogItem(part, by_topic, live) for part in parts]
+        told = spread(work.spark(), items, log_proofs, work.tell, "partitions of the log read") if items else []
+    for one in told:
         key = one["key"]
         if key not in known:
             continue  # made anew meanwhile: nothing of it is in the table

@@ -407,6 +407,37 @@ def test_one_row_that_is_not_as_it_was_is_detected(bench: Bench, how: str) -> No
     assert "the log" in told["differing"][0]["why"]
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_row_of_an_instance_that_was_never_archived_is_detected(bench: Bench, format: str) -> None:
+    """K-48: one row of the table once more, as another topic's."""
+    bench.fill("a", 1, 31)
+    bench.archive(format=format)
+    assert bench.verify()["ok"]
+    path = sorted(Path(bench.out).rglob("topic=a/*/*.parquet"))[0]
+    rows = pq.ParquetFile(path).read().slice(3, 1)
+    copied = rows.set_column(rows.schema.get_field_index("topic_id"), "topic_id", pa.array([99], pa.int64()))
+    added(bench, format, copied)
+    told = bench.verify()
+    assert (told["ok"], told["status"], told["ranges"]["differs"]) == (False, 1, 1)
+
+
+def added(bench: Bench, format: str, rows: pa.Table) -> None:
+    """Rows that somebody adds to a table with the tools of its format."""
+    if format == "delta":
+        from deltalake import write_deltalake
+
+        day = bench.rows("delta")[0]["date"]
+        whole = rows.append_column("topic", pa.array(["a"])).append_column("date", pa.array([day]))
+        write_deltalake(bench.out, whole, mode="append")
+    elif format == "iceberg":
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        place = {"uri": f"sqlite:///{bench.out}/_topics/catalog.db", "warehouse": f"file://{bench.out}"}
+        SqlCatalog("topics", **place).load_table("lake.topics").append(rows)
+    else:
+        pq.write_table(rows, sorted(Path(bench.out).glob("topic=a/*"))[0] / "more.parquet")
+
+
 def test_files_that_no_manifest_names_and_files_that_are_gone_are_detected(bench: Bench) -> None:
     """K-48: who reads the folder sees the one and misses the other."""
     bench.fill("a", 1, 31)

@@ -6,7 +6,7 @@ from typing import Any
 
 from topics.spark.jobs.place import Instance
 from topics.spark.jobs.rows import Proof
-from topics.spark.jobs.verify import Archived, Log, _compared
+from topics.spark.jobs.verify import Archived, Log, _compared, _extra
 
 KNOWN = {"1-1": Instance("a", 1, 1, 20, queue=False)}
 
@@ -40,3 +40,14 @@ def test_ranges_of_an_instance_that_share_seqs_differ() -> None:
     assert [one["proven"] for one in found] == ["log", "differs", "manifest", "differs"]
     assert found[1]["why"] == "seqs 1 to 20 are in another range, too"
     assert found[3]["why"] == "seqs 20 to 20 are in another range, too"
+
+
+def test_rows_of_an_instance_that_nobody_archived_differ() -> None:
+    """K-48: a table without manifests has one range per topic; rows outside of them are extra, however they look."""
+    ranges, table = [Archived("1-1", 1, 20, None)], [told(20, "x"), told(1, "x", "99-1"), told(2, "y", "99-1")]
+    assert [one["proven"] for one in _compared(ranges, KNOWN, log(_1=20), table)] == ["log"]
+    why = "3 rows of the table are in no range"
+    assert _extra(ranges, {"1-1": 20}, table) == [{"key": "99-1", "proven": "differs", "why": why}]
+    assert [one["proven"] for one in _extra(ranges, {"1-1": 20, "99-1": 5}, table)] == ["manifest"]
+    unread = {"path": "z", "key": "", "rows": 0, "bytes": 0, "why": "the file is missing"}
+    assert _extra(ranges, {"1-1": 20}, [told(20, "x"), unread]) == []

@@ -6,12 +6,13 @@
                against the log
 
 A range is proven by the log, where no gap is in it; by the manifest only, where one is; or it differs, also by sharing
-seqs with another one. Of a queue the table contains the log: acks are no deletes. Tables without manifests have one
-range per topic. Status 1 if anything differs. Driver only, but for the tasks.
+seqs with another one. Rows in no range differ as well. Of a queue the table contains the log: acks are no deletes.
+Tables without manifests have one range per topic. Status 1 if anything differs. Driver only, but for the tasks.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -118,7 +119,8 @@ def run(work: Work, store: Store) -> Outcome:
     ranges = _ranges(lake)
     log = _read_log(work, known, lake.done(), ranges)
     table = _read_table(work, lake, known, log, pending)
-    told = _compared(ranges, known, log, table) + _strays(lake)
+    found = lake.done({one["key"] for one in table if one["key"]})
+    told = _compared(ranges, known, log, table) + _extra(ranges, found, table) + _strays(lake)
     counts = {kind: sum(one["proven"] == kind for one in told) for kind in ("log", "manifest", "differs")}
     differing = [one for one in told if one["proven"] == "differs"]
     rows, size = sum(one["rows"] for one in table), sum(one["bytes"] for one in table)
@@ -371,6 +373,20 @@ def _difference(whom: str, wanted: Proof, found: Proof) -> str:
     if wanted.rows != found.rows:
         return f"{whom} has {wanted.rows} rows, the table {found.rows}"
     return f"as many rows as {whom}, {wanted.rows}, and at least one is different"
+
+
+def _extra(ranges: list[Archived], done: Mapping[str, int], table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of instances that have no range: nobody archived them, or the statistics of their files do not name them."""
+    known, rows = {one.key for one in ranges}, Counter[str]()
+    for one in table:
+        if "why" not in one and one["key"] not in known:
+            rows[one["key"]] += one["rows"]
+    return [
+        {"key": key, "proven": "manifest", "why": "the statistics of its files do not name it"}
+        if key in done
+        else {"key": key, "proven": "differs", "why": f"{count} rows of the table are in no range"}
+        for key, count in sorted(rows.items())
+    ]
 
 
 def _strays(lake: Lake) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.api.kit import running
@@ -26,7 +27,7 @@ from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.fs import OsFs
 from topics.spark.failure import SourceError
-from topics.spark.jobs import archive, lake, parquet, stats, verify
+from topics.spark.jobs import archive, delta, lake, parquet, stats, verify
 from topics.spark.jobs.erase import Erasures
 from topics.spark.jobs.place import Place
 from topics.spark.jobs.work import Work, carry_out
@@ -71,8 +72,6 @@ class Bench:
     def rows(self, format: str = "parquet") -> list[dict[str, Any]]:
         """What the tools of each format read."""
         if format == "delta":
-            from deltalake import DeltaTable
-
             table = DeltaTable(self.out).to_pyarrow_table()
         elif format == "iceberg":
             from pyiceberg.catalog.sql import SqlCatalog
@@ -321,6 +320,30 @@ def test_a_record_that_is_deleted_while_a_run_writes_it_does_not_stay(
     monkeypatch.setattr(archive, "_written", raced)
     assert bench.archive()["rows"] == 29
     assert seqs(bench.rows(format)) == [n for n in range(1, 61) if n != 50]
+    assert bench.verify()["ok"]
+
+
+def test_a_run_that_loses_one_of_its_topics_tells_of_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-40, K-45: in Delta each topic is a commit; what was added before a race was lost is added, gaps included."""
+    bench.fill("a", 1, 31)
+    bench.fill("b", 1, 11)
+    bench.archive(format="delta")
+    bench.fill("a", 31, 81, cap_records=20)
+    bench.fill("b", 11, 21)
+    commit = delta.DeltaLake._commit
+    runs: list[str] = []
+
+    def raced(self: delta.DeltaLake, key: str, *args: Any) -> None:
+        runs.append(key)
+        if runs == ["1-1", "2-2"]:
+            assert bench.archive("b")["rows"] == 10
+        commit(self, key, *args)
+
+    monkeypatch.setattr(delta.DeltaLake, "_commit", raced)
+    told = bench.archive()
+    assert (told["status"], told["rows"]) == (3, 20)
+    assert told["gaps"] == [{"topic": "a", "first": 31, "last": 60, "reason": "cap"}]
+    assert len(DeltaTable(bench.out).file_uris()) == len(list(Path(bench.out).glob("topic=*/*/*.parquet")))
     assert bench.verify()["ok"]
 
 

@@ -119,23 +119,31 @@ def run(work: Work, store: Store) -> Outcome:
 
 
 def _archive(work: Work, lake: Lake) -> tuple[list[Staged], list[dict[str, Any]], int]:
+    """Files that were added, gaps that were met, and the bytes that were read for it."""
+    told, read = list[dict[str, Any]](), 0
     for attempt in range(ATTEMPTS):
         with lake.staging(work.run) as folder:
             lake.refresh()  # only now: staging tidies up behind other runs, and may have had to look for that
             store = work.store()
             ranges = _ranges(store, lake.done(store.keys()))
             if not ranges:
-                return [], [], 0
+                return *_sorted(told), read
             with _partitions(work, ranges) as parts:
-                told, read = _written(work, lake, parts, folder), sum(part.bytes for part in parts)
+                found, read = _written(work, lake, parts, folder), read + sum(part.bytes for part in parts)
             try:
-                staged = [Staged(**one) for one in told if "gap" not in one]
-                lake.commit(work, staged, {one.instance.key: one.instance.upto for one in ranges})
-            except LostRace:
+                lake.commit(work, _sorted(found)[0], {one.instance.key: one.instance.upto for one in ranges})
+            except LostRace as lost:
+                names = {one.instance.name for one in ranges if one.instance.key in lost.committed}
+                told += [one for one in found if one.get("gap", one)["topic"] in names]
                 work.tell(attempt, ATTEMPTS, "attempts: another run was faster")
                 continue
-        return staged, [one["gap"] for one in told if "gap" in one], read
+        return *_sorted(told + found), read
     raise LakeBusy(f"{work.out}: other runs were faster {ATTEMPTS} times")
+
+
+def _sorted(told: list[dict[str, Any]]) -> tuple[list[Staged], list[dict[str, Any]]]:
+    """Files and gaps of what tasks told."""
+    return [Staged(**one) for one in told if "gap" not in one], [one["gap"] for one in told if "gap" in one]
 
 
 def _ranges(store: Store, done: Mapping[str, int]) -> list[Range]:

@@ -86,11 +86,11 @@ class DeltaLake(OnDisk):
             for key, upto in done.items():
                 self._commit(key, upto, [one for one in staged if one.key == key], work.clock.now_ms())
                 del waiting[key]
-        except LostRace:
+        except LostRace as lost:
             for one in staged:
                 if one.key in waiting:
                     os.unlink(f"{self._out}/{folder_of(one)}/{one.name}")
-            raise
+            raise LostRace(str(lost), done.keys() - waiting.keys()) from lost
 
     def erase(self, work: Work, erasures: Erasures, upto: int) -> int:
         """Of the table as it was at the last `refresh`: rows that came since have not been looked through."""

@@ -43,6 +43,11 @@ class LostRace(TopicsError):
 
     code = "lost_race"
 
+    def __init__(self, message: str, committed: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.committed = frozenset(committed)
+        """Instances that were committed before the race was lost, where each is a commit."""
+
 
 class LakeBusy(TimingError):
     """Other runs committed first, again and again."""

@@ -143,10 +143,11 @@ def _ends(work: Work, instance: Instance) -> tuple[int, int]:
         from topics.spark.directory import open_store, plan_topic
 
         assert work.place.path is not None
-        topic = open_store(work.fs, work.place.path, work.place.cold).topic(instance.name)
+        store = open_store(work.fs, work.place.path, work.place.cold)
+        topic = store.topic(instance.name)
         if topic is None:
             return 1, 0
-        return plan_topic(topic, work.place.options(), work.clock.now_ms()).first, topic.ckpt_seq
+        return plan_topic(store, topic, work.place.options(), work.clock.now_ms()).first, topic.ckpt_seq
     remote = work.place.server()
     try:
         told = remote.segments(instance.name)

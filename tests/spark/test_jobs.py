@@ -282,6 +282,28 @@ def test_a_backfill_beyond_the_last_record_goes_on_with_what_comes(spark: SparkS
         run(spark, backfill, place, topics=["a"], into="copy", first=1, last=4)
 
 
+def test_a_backfill_takes_nothing_of_a_topic_that_was_made_anew_while_it_ran(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-49: numbers are of one instance; what came of the next one would be written once more in its name."""
+    path = made(tmp_path, 20)
+    held = backfill.held
+    with running(path) as server, server.client() as http:
+
+        def late(*args: Any) -> Any:
+            monkeypatch.setattr(backfill, "held", held)
+            http.delete("/v0/topics/a")
+            http.post("/v0/topics/a", json={"records": [record(n) for n in range(100, 130)], "durability": "fsync"})
+            http.post("/v0/checkpoint")
+            return held(*args)
+
+        monkeypatch.setattr(backfill, "held", late)
+        with pytest.raises(SourceError, match=r"recreated: a was made anew while it was read — run it again"):
+            run(spark, backfill, Place(url=server.url), topics=["a"], into="copy")
+        assert http.get("/v0/topics/copy").status_code == 404
+        assert run(spark, backfill, Place(url=server.url), topics=["a"], into="copy")["rows"] == 30
+
+
 @pytest.mark.parametrize("into", ["copy", None])
 def test_a_backfill_tells_what_is_damaged_and_writes_the_rest_once(
     spark: SparkSession, tmp_path: Path, into: str | None

@@ -202,6 +202,8 @@ def _one(work: Work, instance: Instance, first: int, last: int) -> tuple[int, li
         ).persist()  # fmt: skip
         try:
             gaps = _gaps(frame, instance.name)
+            if work.store().instances[0].key != instance.key:
+                raise SourceError("recreated", f"{instance.name} was made anew while it was read", "run it again")
             records = frame.where("kind = 'record'").select("topic", "seq", "ts", "node", "tag", "data", "meta")
             made = _transformed(work, records)
             if work.options.get("into"):

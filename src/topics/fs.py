@@ -350,7 +350,7 @@ def _make_dirs(path: str) -> None:
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
-    if above and above != path:
+    if above and above != path and not os.path.exists(above):
         _make_dirs(above)
     try:
         os.mkdir(path, 0o700)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, Literal
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from topics.fs import Fs, OsFs
@@ -267,6 +267,8 @@ def void(_: object) -> None:
 
 
 @settings(max_examples=150, deadline=None)
+@example(ops=[("open", 0, "d", "create"), ("makedirs", "d/x")])
+@example(ops=[("open", 0, "d", "create"), ("makedirs", "d/x/y"), ("makedirs", "d")])
 @given(ops=some_ops)
 def test_the_simulated_and_the_real_disk_answer_alike(ops: list[Op]) -> None:
     fs = SimFs()

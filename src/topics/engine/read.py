@@ -342,6 +342,9 @@ class _Walk:
         self._bytes = 0
         self._start = cursor
         self._told_through = 0
+        self._enough: int | None = None
+        """At so many bytes a slice ends, if it is made in slices."""
+        self._paused = False
 
     def go_on(self, paced: bool = False) -> bool:
         """Walk to the end, or if `paced` over one slice of the cold tier; whether it has come to its end.
@@ -365,14 +368,19 @@ class _Walk:
 
     def _run(self, paced: bool) -> bool:
         """Until the head, the limit, the budget, or a run of holes that has to wait for the next read."""
-        enough = self._bytes + SLICE_BYTES // 2
+        self._enough, self._paused = self._bytes + SLICE_BYTES // 2 if paced else None, False
         while self._take_page():
             if self.count >= self._limit or self.cursor - self._start >= EXAMINED_MAX:
                 return True
-            if paced and self._bytes >= enough:
+            if self._pause():
                 return False
         self._look()
-        return True
+        return not self._paused
+
+    def _pause(self) -> bool:
+        """Whether it was a slice: others have their turn."""
+        self._paused = self._enough is not None and self._bytes >= self._enough
+        return self._paused
 
     def _look(self) -> None:
         """The same, entry by entry."""
@@ -499,6 +507,8 @@ class _Walk:
         floor = self._topic.floor
         at, n = 0, len(kinds)
         while at < n:
+            if self._pause():
+                return False
             if kinds[at] != _LIVE or run.first + at < floor:
                 behind = self._end_of_dead(kinds, at, floor - run.first)
                 if kinds[at] > 0 and not self._tell(run.first + at, run.first + behind - 1, int(kinds[at])):
@@ -546,7 +556,8 @@ class _Walk:
         if n - at > 1:
             n = at + _first(kinds[at:n] != _LIVE)
             # Up to the first that does not fit, and that one too.
-            fitting = np.searchsorted(sizes[at : n - 1].cumsum(), self._budget - self._bytes, side="right")
+            most = self._budget if self._enough is None else min(self._budget, self._enough)
+            fitting = np.searchsorted(sizes[at : n - 1].cumsum(), most - self._bytes, side="right")
             n = at + 1 + int(fitting)
         return range(at, max(n, at + 1))
 

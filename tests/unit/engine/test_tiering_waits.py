@@ -6,7 +6,7 @@ import asyncio
 import json
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -388,7 +388,7 @@ class Held:
     It holds up the line of readers, who go on when their patience has run out; the clock stands still.
     """
 
-    def __init__(self, tmp_path: Path, record: object, **options: object) -> None:
+    def __init__(self, tmp_path: Path, record: object, gone: Sequence[int] = (), **options: object) -> None:
         self.clock = ManualClock()
         self._disk = SyncGate()
         self.gate = self._disk.gate
@@ -400,6 +400,8 @@ class Held:
             engine.append(OLD, [new(record) for _ in range(40)])
             engine.checkpoint(full=True)
             move(engine)
+            if gone:
+                engine.delete(OLD, seqs=gone)
 
     async def begin(self, written: Callable[[object], object], read: Callable[[Any], object], **query: int) -> None:
         """Begin the write and the read, up to where the blocks are there."""
@@ -459,9 +461,11 @@ def read_beside_a_held_write(tmp_path: Path, *, released: bool) -> list[str]:
 Between = Callable[[Core, threading.Event], Awaitable[object]]
 
 
-def sliced(tmp_path: Path, *between: Between, limit: int = 30, wait_ms: int = 0, **options: object) -> list[Any]:
+def sliced(
+    tmp_path: Path, *between: Between, limit: int = 30, wait_ms: int = 0, gone: Sequence[int] = (), **options: object
+) -> list[Any]:
     """Outcomes of a read of records of 10 KiB, with something done behind its first slices, and then more."""
-    held, outcomes = Held(tmp_path, "x" * 10_240, durability="disk", **options), list[Any]()
+    held, outcomes = Held(tmp_path, "x" * 10_240, gone, durability="disk", **options), list[Any]()
 
     async def play() -> None:
         await held.begin(lambda outcome: None, outcomes.append, limit=limit, wait_ms=wait_ms)
@@ -492,6 +496,13 @@ def test_a_large_page_is_made_in_slices_between_which_others_have_their_turn(tmp
     [page] = sliced(tmp_path, nothing)
     assert (page.count, page.next_from_seq, page.head_seq, page.tombstone) == (30, 30, 40, None)
     assert (seqs_of(page), page.cold_segments_read) == (list(range(1, 31)), 30)
+
+
+@pytest.mark.parametrize("gone", [(2,), (1, 12, 13), tuple(range(3, 40, 3))])
+def test_so_is_one_that_takes_a_closer_look(gone: tuple[int, ...], tmp_path: Path) -> None:
+    """[S-320, P-10] Records that do not lie in a row are walked over one by one, and others have their turn, too."""
+    [page] = sliced(tmp_path, nothing, gone=gone, limit=25)
+    assert (seqs_of(page), page.tombstone) == ([seq for seq in range(1, 41) if seq not in gone][:25], None)
 
 
 @pytest.mark.parametrize("gone", [(1, 2, 3), (1, 25), (20, 21, 22)])

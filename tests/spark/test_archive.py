@@ -274,24 +274,30 @@ def test_a_run_that_is_killed_amidst_its_tasks_is_made_good_by_the_next(bench: B
     assert bench.archive()["rows"] == 0
 
 
+def beside(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object]) -> None:
+    """Behind this step of the first run something else happens, other runs among it."""
+    right, waiting = getattr(archive, step), [act]
+
+    def raced(*args: Any) -> Any:
+        told = right(*args)
+        if waiting:
+            waiting.pop()()
+        return told
+
+    monkeypatch.setattr(archive, step, raced)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_of_two_runs_at_a_time_one_wins_and_the_other_starts_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
     """K-44…K-46: both read the same range; its rows are in the table once."""
     bench.fill("a", 1, 31)
-    written = archive._written
-    runs: list[int] = []
 
-    def raced(*args: Any) -> Any:
-        told = written(*args)
-        runs.append(1)
-        if len(runs) == 1:
-            other = bench.archive(format=format)
-            assert other["rows"] == 30
-        return told
+    def other() -> None:
+        assert bench.archive(format=format)["rows"] == 30
 
-    monkeypatch.setattr(archive, "_written", raced)
+    beside(monkeypatch, "_written", other)
     assert bench.archive(format=format)["rows"] == 0
     assert seqs(bench.rows(format)) == list(range(1, 31))
     assert bench.verify()["ok"]
@@ -306,18 +312,12 @@ def test_a_record_that_is_deleted_while_a_run_writes_it_does_not_stay(
     bench.fill("b", 1, 11)
     bench.archive(format=format)
     bench.fill("a", 31, 61)
-    written = archive._written
-    runs: list[int] = []
 
-    def raced(*args: Any) -> Any:
-        told = written(*args)
-        runs.append(1)
-        if len(runs) == 1:
-            bench.delete("a", seqs=[50])
-            assert bench.archive("b")["deletes"] == 1
-        return told
+    def other() -> None:
+        bench.delete("a", seqs=[50])
+        assert bench.archive("b")["deletes"] == 1
 
-    monkeypatch.setattr(archive, "_written", raced)
+    beside(monkeypatch, "_written", other)
     assert bench.archive()["rows"] == 29
     assert seqs(bench.rows(format)) == [n for n in range(1, 61) if n != 50]
     assert bench.verify()["ok"]
@@ -360,17 +360,7 @@ def test_a_run_that_tidies_up_behind_another_does_not_take_its_commit_for_what_w
 ) -> None:
     """K-44: both read the same range, and the other one was killed when it had committed it."""
     bench.fill("a", 1, 31)
-    planned = archive._ranges
-    runs: list[int] = []
-
-    def raced(*args: Any) -> Any:
-        ranges = planned(*args)
-        runs.append(1)
-        if len(runs) == 1:
-            killed(bench, monkeypatch)
-        return ranges
-
-    monkeypatch.setattr(archive, "_ranges", raced)
+    beside(monkeypatch, "_ranges", lambda: killed(bench, monkeypatch))
     assert bench.archive()["rows"] == 0
     assert seqs(bench.rows()) == list(range(1, 31))
     assert bench.verify()["ok"]

@@ -7,7 +7,8 @@
             ...
 
 Appends that wait together are written one by one and share one sync decision. A cancelled append is
-indeterminate: it may be in the log, once. The object belongs to the loop that opened it.
+indeterminate: it may be in the log, once. A cancelled read takes no record away. The object belongs to the loop that
+opened it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,7 +37,7 @@ T = TypeVar("T")
 log = logging.getLogger("topics.wal")
 
 PENDING_MAX = 4096
-"""Calls that may wait for the worker; the next caller waits for a place."""
+"""Calls that may wait for the worker, cancelled ones among them; the next caller waits for a place."""
 READ_AHEAD = 128
 """Records a reader fetches in one visit to the worker."""
 
@@ -65,7 +67,7 @@ class Wal:
         self._places = asyncio.Semaphore(PENDING_MAX)
         self._jobs: _Jobs = queue.SimpleQueue()
         self._worker = threading.Thread(
-            target=_work, args=(wal, self._jobs, self._loop), name="topics-wal-aio", daemon=True
+            target=_work, args=(wal, self._jobs, self._loop, self._places), name="topics-wal-aio", daemon=True
         )
         self._worker.start()
 
@@ -88,10 +90,9 @@ class Wal:
 
     async def append_batch(self, records: Sequence[Record]) -> list[Position]:
         """Append all records back to back, all or nothing."""
-        async with self._places:
-            future: asyncio.Future[list[Position]] = self._loop.create_future()
-            self._put(_Append(records, future))
-            return await future
+        future: asyncio.Future[list[Position]] = self._loop.create_future()
+        await self._put(_Append(records, future))
+        return await future
 
     async def flush(self) -> None:
         """Raise if the log takes no more writes."""
@@ -133,15 +134,17 @@ class Wal:
             await asyncio.to_thread(self._worker.join)
 
     async def _call(self, function: Callable[[], T]) -> T:
-        async with self._places:
-            future: asyncio.Future[T] = self._loop.create_future()
-            self._put(_Call(function, future))
-            return await future
+        future: asyncio.Future[T] = self._loop.create_future()
+        await self._put(_Call(function, future))
+        return await future
 
-    def _put(self, job: _Append | _Call) -> None:
+    async def _put(self, job: _Append | _Call) -> None:
+        """Leave it to the worker; its place is free again when the worker is done with it, whoever waits or not."""
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("this log belongs to the event loop that opened it")
+        await self._places.acquire()
         if self._closed:
+            self._places.release()
             raise WalClosed(f"the log in {self.config.dir} is closed")
         self._jobs.put(job)
 
@@ -164,37 +167,41 @@ class AsyncWalReader:
         self._wal = wal
         self._reader = reader
         self._follow = follow
-        self._ahead: list[tuple[Record, Position]] = []
+        self._ahead: deque[tuple[Record, Position]] = deque()
+        self._taking = threading.Lock()
 
     async def next_record(self) -> tuple[Record, Position] | None:
         """The next record, or `None` at the end seen now; a bad record raises and the reader stays at it."""
         if not self._ahead:
-            self._ahead = await self._fetch()
-            self._ahead.reverse()
-        return self._ahead.pop() if self._ahead else None
+            await self._fetch()
+        return self._ahead.popleft() if self._ahead else None
 
-    async def _fetch(self) -> list[tuple[Record, Position]]:
+    async def _fetch(self) -> None:
         try:
-            return await self._wal._call(self._take)
+            await self._wal._call(self._take)
         except WalClosed:
             # The worker is gone; what was appended before the close is still there for a follower.
             if not self._follow:
                 raise
-            return await asyncio.to_thread(self._take)
+            await asyncio.to_thread(self._take)
 
-    def _take(self) -> list[tuple[Record, Position]]:
-        found: list[tuple[Record, Position]] = []
-        try:
-            while len(found) < READ_AHEAD:
-                item = self._reader.next_record()
-                if item is None:
-                    break
-                found.append(item)
-        except Exception:
-            # What was read before the bad record goes out first; the reader stays at it and raises again.
-            if not found:
-                raise
-        return found
+    def _take(self) -> None:
+        """Off the loop: read ahead. What was read stays, also when nobody waits for it any more."""
+        with self._taking:
+            if self._ahead:
+                return
+            found: list[tuple[Record, Position]] = []
+            try:
+                while len(found) < READ_AHEAD:
+                    item = self._reader.next_record()
+                    if item is None:
+                        break
+                    found.append(item)
+            except Exception:
+                # What was read before the bad record goes out first; the reader stays at it and raises again.
+                if not found:
+                    raise
+            self._ahead.extend(found)
 
     def __aiter__(self) -> AsyncWalReader:
         return self
@@ -233,10 +240,11 @@ class AsyncWalReader:
 
     def close(self) -> None:
         """Release the descriptor."""
-        self._reader.close()
+        with self._taking:
+            self._reader.close()
 
 
-def _work(wal: SyncWal, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> None:
+def _work(wal: SyncWal, jobs: _Jobs, loop: asyncio.AbstractEventLoop, places: asyncio.Semaphore) -> None:
     """The worker: runs calls in order, and appends that wait together as one group. Holds no `aio.Wal`."""
     done: list[tuple[asyncio.Future[Any], object]] = []
     while True:
@@ -253,7 +261,7 @@ def _work(wal: SyncWal, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> None:
             done.extend(zip([append.future for append in group], outcomes, strict=True))
         if isinstance(job, _Call):
             done.append((job.future, _outcome(job.function)))
-        _answer(loop, done)
+        _answer(loop, done, places)
         done = []
         if job is None:
             _close_forgotten(wal)
@@ -282,17 +290,20 @@ def _outcome(function: Callable[[], object]) -> object:
         return error
 
 
-def _answer(loop: asyncio.AbstractEventLoop, done: list[tuple[asyncio.Future[Any], object]]) -> None:
+def _answer(
+    loop: asyncio.AbstractEventLoop, done: list[tuple[asyncio.Future[Any], object]], places: asyncio.Semaphore
+) -> None:
     """One wake-up of the loop for everything that is done; a loop that ended has nobody left to tell."""
     if done and not loop.is_closed():
         try:
-            loop.call_soon_threadsafe(_resolve, done)
+            loop.call_soon_threadsafe(_resolve, done, places)
         except RuntimeError:
             return
 
 
-def _resolve(done: list[tuple[asyncio.Future[Any], object]]) -> None:
+def _resolve(done: list[tuple[asyncio.Future[Any], object]], places: asyncio.Semaphore) -> None:
     for future, outcome in done:
+        places.release()
         if future.done():
             continue
         if isinstance(outcome, Exception):

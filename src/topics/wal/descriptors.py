@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 from topics.fs import File, close_quietly
@@ -24,6 +24,12 @@ class Lease:
         entry, self._entry = self._entry, None
         if entry is not None:
             self._cache._release(entry)
+
+    def abandon(self) -> None:
+        """`release` for whoever must not wait: the collector may come by while this thread has the cache's lock."""
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            self._cache._abandon(entry)
 
     def __enter__(self) -> Lease:
         return self
@@ -49,6 +55,7 @@ class DescriptorCache:
         self._size = size
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._lock = threading.Lock()
+        self._abandoned: deque[_Entry] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -61,6 +68,7 @@ class DescriptorCache:
     def acquire(self, id: int) -> Lease:
         """A lease on the descriptor of `id`, which becomes the most recently used."""
         with self._lock:
+            self._take_back()
             entry = self._entries.get(id)
             if entry is None:
                 entry = self._entries[id] = _Entry(self._open(id))
@@ -87,17 +95,33 @@ class DescriptorCache:
     def clear(self) -> None:
         """Forget everything, at close; what is acquired from now on goes with its lease."""
         with self._lock:
+            self._take_back()
             self._size = 0
             while self._entries:
                 self._let_go(self._entries.popitem()[1])
 
     def _release(self, entry: _Entry) -> None:
         with self._lock:
-            entry.leases -= 1
-            if not entry.cached and entry.leases == 0:
-                close_quietly(entry.file)
-            elif entry.cached:
-                self._evict()
+            self._give_back(entry)
+
+    def _abandon(self, entry: _Entry) -> None:
+        self._abandoned.append(entry)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._take_back()
+            finally:
+                self._lock.release()
+
+    def _take_back(self) -> None:
+        while self._abandoned:
+            self._give_back(self._abandoned.popleft())
+
+    def _give_back(self, entry: _Entry) -> None:
+        entry.leases -= 1
+        if not entry.cached and entry.leases == 0:
+            close_quietly(entry.file)
+        elif entry.cached:
+            self._evict()
 
     def _evict(self) -> None:
         while len(self._entries) > self._size:

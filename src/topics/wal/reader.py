@@ -189,5 +189,6 @@ class WalReader:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_lease", None) is not None:
-            self.close()
+        lease = getattr(self, "_lease", None)
+        if lease is not None:
+            lease.abandon()

@@ -29,13 +29,19 @@ class SyncTimer:
         self._window_s = window_ms / 1000
         self._armed = threading.Event()
         self._stopped = threading.Event()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        """Known once it runs: one that does not yet cannot be waited for."""
 
     def start(self) -> None:
         """Start the thread, once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="topics-wal-timer", daemon=True)
-            self._thread.start()
+        if self._thread is not None:
+            return
+        with self._starting:
+            if self._thread is None and not self._stopped.is_set():
+                thread = threading.Thread(target=self._run, name="topics-wal-timer", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def arm(self) -> None:
         """Something unsynced is waiting: look at it one window from now."""
@@ -46,8 +52,10 @@ class SyncTimer:
         """End the thread and wait for it, unless it is the caller."""
         self._stopped.set()
         self._armed.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        with self._starting:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
     def _run(self) -> None:
         while True:

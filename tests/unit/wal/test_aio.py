@@ -328,6 +328,36 @@ def test_a_cancelled_follower_leaves_the_log_usable(disk: kit.Disk) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_cancelled_read_takes_no_record_away(disk: kit.Disk, follow: bool) -> None:
+    """W-54: whoever gives up waiting, after some time perhaps, reads on where it was."""
+
+    async def main() -> None:
+        wal = await open_aio(disk)
+        await wal.append_batch([kit.put(n) for n in range(300)])
+        reader = wal.read_from(kit.START, follow=follow)
+        found: list[int] = []
+        gave_up = 0
+        while len(found) < 300:
+            reading = asyncio.ensure_future(anext(reader))
+            await asyncio.sleep(0)
+            if reading.cancel():
+                gave_up += 1
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+                found.append(int((await anext(reader))[0].key))
+            else:
+                found.append(int(reading.result()[0].key))
+            assert found[-1] == len(found) - 1
+        assert gave_up >= 3  # each visit to the worker is one
+        await wal.append(kit.put(300))
+        assert (await anext(reader))[0] == kit.put(300)
+        reader.close()
+        await wal.close()
+
+    run(main)
+
+
 def test_a_cancelled_append_is_in_the_log_once_or_not_at_all(disk: kit.Disk) -> None:
     """R-6: indeterminate, never twice, never half; the others are not disturbed."""
     gate = kit.Gate()
@@ -353,6 +383,41 @@ def test_a_cancelled_append_is_in_the_log_once_or_not_at_all(disk: kit.Disk) -> 
         assert found == sorted(set(found))
         assert {1, 2, 3, 5} <= set(found) <= set(range(6))
         assert [isinstance(answer, Position) for answer in answers] == [False, True, True, True, False, True]
+        await wal.close()
+
+    run(main)
+
+
+def test_cancelled_appends_keep_their_places(disk: kit.Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """07 §5: what waits for the worker is bounded, also if those who asked are gone."""
+    monkeypatch.setattr("topics.wal.aio.PENDING_MAX", 4)
+    gate = kit.Gate()
+    armed = [False]
+
+    def hook(op: str, path: str) -> None:
+        if op == "fdatasync" and armed[0]:
+            armed[0] = False
+            gate.stop()
+
+    async def main() -> None:
+        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, hook))
+        armed[0] = True
+        tasks = [asyncio.ensure_future(wal.append(kit.put(0)))]
+        await asyncio.to_thread(gate.wait_reached)
+        for n in range(1, 9):
+            tasks.append(asyncio.ensure_future(wal.append(kit.put(n))))
+            await asyncio.sleep(0)
+            tasks[-1].cancel()
+            await asyncio.wait(tasks[-1:])
+        tasks[0].cancel()
+        gate.open()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
+        found = await numbers(wal)
+        assert found == sorted(set(found))
+        assert len(found) <= 4
+        await asyncio.gather(*(wal.append(kit.put(n)) for n in range(9, 20)))
+        assert await numbers(wal) == [*found, *range(9, 20)]
         await wal.close()
 
     run(main)

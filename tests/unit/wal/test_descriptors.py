@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+from typing import Any, cast
+
 import pytest
 
 from tests.unit.wal import kit
 from topics.errors import SegmentNotFound
-from topics.wal.descriptors import DescriptorCache
+from topics.fs import File, Fs, Mode
+from topics.wal import Position
+from topics.wal.descriptors import DescriptorCache, Lease
+
+SOON_S = 15.0
+"""Bound of a wait for what would wait for itself."""
 
 
 class Opened:
@@ -148,6 +156,74 @@ def test_a_file_that_cannot_be_opened_leaves_no_entry() -> None:
     with pytest.raises(OSError, match="no"):
         cache.acquire(1)
     assert cache.ids() == []
+
+
+def test_an_abandoned_lease_counts_as_released(opener: Opener) -> None:
+    """W-20, W-54: the collector's way to give one back."""
+    cache = DescriptorCache(opener, 1)
+    one, two = cache.acquire(1), cache.acquire(1)
+    one.abandon()
+    one.abandon()
+    one.release()
+    cache.drop(1)
+    assert opener.open_ids() == [1]
+    two.abandon()
+    assert opener.open_ids() == []
+
+
+def test_a_lease_that_is_abandoned_while_the_cache_is_busy_is_given_back_later(opener: Opener) -> None:
+    """W-20: the collector comes by at any moment, also while this thread has the cache's lock."""
+    held: list[Lease] = []
+
+    def opening(id: int) -> Opened:
+        while held:
+            held.pop().abandon()
+        return opener(id)
+
+    cache = DescriptorCache(opening, 1)
+    held.append(cache.acquire(1))
+    kit.spawn(lambda: cache.acquire(2).release()).result(SOON_S)
+    cache.acquire(3).release()
+    assert (cache.ids(), opener.open_ids()) == ([3], [3])
+    held.append(cache.acquire(3))
+    kit.spawn(lambda: cache.acquire(4).release()).result(SOON_S)
+    cache.clear()
+    assert opener.open_ids() == []
+
+
+def test_a_reader_that_is_collected_while_a_segment_is_opened_locks_nobody_out(disk: kit.Disk) -> None:
+    """W-20, W-54: a cycle around a reader that nobody closed."""
+
+    class Collecting:
+        """A disk whose opening of a file is when garbage is collected."""
+
+        armed = False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(disk.fs, name)
+
+        def open(self, path: str, mode: Mode) -> File:
+            if self.armed:
+                gc.collect()
+            return disk.fs.open(path, mode)
+
+    fs = Collecting()
+    gc.disable()
+    try:
+        wal, _ = kit.open_wal(disk, fs=cast(Fs, fs), fd_cache_size=1)
+        positions = kit.fill(wal, 30)
+        unclosed: list[Any] = [wal.read_from(kit.START)]
+        assert unclosed[0].next_record() == (kit.put(0, 100), positions[0])
+        unclosed.append(unclosed)
+        del unclosed
+        fs.armed = True
+        found = kit.spawn(lambda: kit.numbers(wal, Position(1, 0))).result(SOON_S)
+        fs.armed = False
+    finally:
+        gc.enable()
+    assert found == [n for n, position in enumerate(positions) if position.segment_id]
+    assert len(wal._log.descriptors) == 1
+    wal.close()
 
 
 def test_the_core_serves_reads_from_the_cache(disk: kit.Disk, kind: kit.Kind) -> None:

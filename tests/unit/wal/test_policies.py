@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import wait
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from tests.unit.wal import kit
 from topics.errors import WalIo, WalReadOnly
 from topics.wal import FsyncPolicy, Position, Record
+from topics.wal.timer import SyncTimer
 
 BATCH = FsyncPolicy.batch(10)
 
@@ -207,6 +210,72 @@ def test_batch_has_one_timer_that_ends_with_the_log(disk: kit.Disk) -> None:
     assert len(threads_since(before)) == 1
     wal.close()
     assert not threads_since(before)
+
+
+class Threads:
+    """`threading` for the timer, whose threads stop at a gate on their way."""
+
+    Event, Lock = staticmethod(threading.Event), staticmethod(threading.Lock)
+    current_thread = staticmethod(threading.current_thread)
+
+    def __init__(self, step: str) -> None:
+        self.gate = kit.Gate()
+        self.made: list[threading.Thread] = []
+        self._step = step
+
+    def Thread(self, **options: Any) -> threading.Thread:
+        thread = threading.Thread(**options)
+        self.made.append(thread)
+        if self._step == "made" and len(self.made) == 1:
+            self.gate.stop()
+        elif self._step == "started":
+            start = thread.start
+
+            def stopped() -> None:
+                self.gate.stop()
+                start()
+
+            thread.start = stopped  # type: ignore[method-assign]
+        return thread
+
+
+class Ticked:
+    """A log that has nothing to sync."""
+
+    def tick(self) -> None:
+        pass
+
+
+def test_a_timer_that_is_stopped_while_it_is_being_started_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-82, W-56: the first append of one thread, the close of another."""
+    threads, owner = Threads("started"), Ticked()
+    monkeypatch.setattr("topics.wal.timer.threading", threads)
+    timer = SyncTimer(owner, 1000)
+    starting = kit.spawn(timer.start)
+    threads.gate.wait_reached()
+    stopping = kit.spawn(timer.stop)
+    try:
+        assert not wait([stopping], 0.05).done  # there is no thread yet that could be waited for
+    finally:
+        threads.gate.open()
+    kit.finish([starting, stopping])
+    timer.arm()
+    assert [thread.is_alive() for thread in threads.made] == [False]
+
+
+def test_a_timer_that_two_threads_start_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-82: one thread per log."""
+    threads, owner = Threads("made"), Ticked()
+    monkeypatch.setattr("topics.wal.timer.threading", threads)
+    timer = SyncTimer(owner, 1000)
+    first = kit.spawn(timer.start)
+    threads.gate.wait_reached()
+    second = kit.spawn(timer.start)
+    wait([second], 0.05)
+    threads.gate.open()
+    kit.finish([first, second])
+    timer.stop()
+    assert [thread.is_alive() for thread in threads.made] == [False]
 
 
 def test_the_timer_makes_the_last_record_durable_without_further_calls(disk: kit.Disk) -> None:

@@ -25,13 +25,14 @@ import threading
 import traceback
 from typing import Any, Final
 
-from topics.errors import TopicsError
+from topics.errors import CallerError, TopicsError
 from topics.model import NewRecord, new
 from topics.surface.base import Surface
 
 LINE_MAX: Final = 10_000
 BATCH: Final = 500
 FLUSH_S: Final = 10.0
+TAG_BYTES: Final = 256
 OWN: Final = "topics"
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -59,7 +60,7 @@ class TopicsHandler(logging.Handler):
         if record.name == OWN or record.name.startswith(OWN + "."):
             return
         try:
-            self._waiting.put_nowait(new(self._told(record), record.name[:256], self._node))
+            self._waiting.put_nowait(new(_plain(self._told(record)), _tag(record.name), self._node))
         except queue.Full:
             self._lose(1)
         except Exception:  # noqa: BLE001 - logging's own way: a line that cannot be made must not end a program
@@ -74,7 +75,7 @@ class TopicsHandler(logging.Handler):
             "where": f"{record.pathname}:{record.lineno}",
             "thread": record.threadName,
         }
-        told |= {name: _plain(value) for name, value in vars(record).items() if name not in _KNOWN}
+        told |= {name: value for name, value in vars(record).items() if name not in _KNOWN}
         if record.exc_info and record.exc_info[0] is not None:
             told["exception"] = "".join(traceback.format_exception(*record.exc_info))
         return told
@@ -121,24 +122,47 @@ class TopicsHandler(logging.Handler):
         untold, self._untold = self._untold, 0
         if untold:
             told = {"level": "WARNING", "logger": OWN, "message": f"{untold} log lines were lost", "lost": untold}
-            batch = [new(told, OWN, self._node), *batch]
-        if not batch:
-            return
+            try:
+                self._surface.append(self._topic, told, tag=OWN, node=self._node)
+            except TopicsError:
+                self._untold += untold
+        if batch:
+            self._append(batch)
+
+    def _append(self, batch: list[NewRecord]) -> None:
+        """All of them; where one cannot be written, the others."""
         try:
             self._surface.append_many(self._topic, batch)
+        except CallerError:
+            if len(batch) == 1:
+                self._lose(1)
+                return
+            half = len(batch) // 2
+            self._append(batch[:half])
+            self._append(batch[half:])
         except TopicsError:
-            self._untold += untold
-            self._lose(len(batch) - bool(untold))
+            self._lose(len(batch))
+
+
+def _tag(name: str) -> str:
+    return _text(name).encode()[:TAG_BYTES].decode(errors="ignore")
+
+
+def _text(value: str) -> str:
+    """Text that is Unicode; what is none, of a file's name perhaps, is spelled out."""
+    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
 
 
 def _plain(value: object) -> object:
     """A value that JSON has a word for; anything else as the text it prints as."""
-    if value is None or isinstance(value, (str, bool, int)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str):
+        return _text(value)
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else str(value)
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {_text(str(name)): _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
-    return str(value)
+    return _text(str(value))

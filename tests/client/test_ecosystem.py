@@ -15,7 +15,7 @@ import pytest
 
 import topics
 from tests.api.kit import running
-from tests.client.subjects import WAIT_S, client_of
+from tests.client.subjects import WAIT_S, client_of, subject
 from topics import cloudevents, errors, telemetry
 from topics.logging import TopicsHandler
 from topics.model import NewRecord
@@ -101,6 +101,60 @@ def test_a_line_that_cannot_be_written_is_counted() -> None:
         handler.flush()
         assert handler.lost == 1
         handler.close()
+
+
+class Gated:
+    """A surface whose first append waits until the test lets it on: what is logged meanwhile goes in one batch."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.reached, self.open = threading.Event(), threading.Event()
+        self.sizes: list[int] = []
+
+    def append(self, name: str, data: object, **more: Any) -> Any:
+        return self.inner.append(name, data, **more)
+
+    def append_many(self, name: str, records: Any) -> Any:
+        self.sizes.append(len(records))
+        self.reached.set()
+        assert self.open.wait(WAIT_S)
+        return self.inner.append_many(name, records)
+
+
+@pytest.mark.parametrize("kind", ["log", "client"])
+def test_only_lines_that_cannot_be_written_are_lost(kind: str) -> None:
+    """Those of the same batch are there, in their order; what is no Unicode is spelled out."""
+    with subject(kind, None) as one:
+        surface = Gated(one)
+        handler = TopicsHandler(surface, "logs")  # type: ignore[arg-type]
+
+        def say(message: str, name: str = "shop", **extra: object) -> None:
+            record = logging.LogRecord(name, logging.WARNING, "till.py", 1, message, None, None)
+            vars(record).update(extra)
+            handler.handle(record)
+
+        say("first")
+        assert surface.reached.wait(WAIT_S)
+        say("before")
+        say("file a\udcff.txt", **{"p\udc80": "b\udcfe", "at": ["c\udcfd", {"d": "\udcfc"}]})
+        say("x" * (1 << 20))
+        say("after", "ü" * 200)
+        say("name", "till\udcff")
+        say("last")
+        surface.open.set()
+        handler.flush()
+        assert surface.sizes[:2] == [1, 6]
+        assert handler.lost == 1
+        say("later")
+        handler.close()
+        records = one.page("logs").records
+    told = [record.data for record in records]
+    assert [line["message"] for line in told] == [
+        "first", "before", "file a\\udcff.txt", "after", "name", "last", "1 log lines were lost", "later",
+    ]  # fmt: skip
+    assert (told[2]["p\\udc80"], told[2]["at"]) == ("b\\udcfe", ["c\\udcfd", {"d": "\\udcfc"}])
+    assert [record.tag for record in records[3:5]] == ["ü" * 128, "till\\udcff"]
+    assert [line["logger"] for line in told[3:5]] == ["ü" * 200, "till\\udcff"]
 
 
 # -- CloudEvents -----------------------------------------------------------------------------------------------------

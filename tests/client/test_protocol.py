@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import topics
 from topics import errors
 from topics.client import failure, retry
 from topics.client.http1 import ANSWER_S, Address, Answer, NotHttp, Reading, Request
-from topics.client.protocol import LONG_S, Heard, Pause, Protocol
+from topics.client.protocol import LONG_S, Call, Heard, Pause, Protocol
 from topics.client.retry import LEAST_S, Fault, Outage
 from topics.server import failure as server_failure
 
@@ -331,6 +331,97 @@ def test_what_a_server_may_take_longer_for_by_itself_is_waited_for_again_too() -
         assert again.answer_s >= own_s - ANSWER_S + 5
 
 
+def sent_at(call: Call[Any], outcome: Callable[[float], Answer | Fault], took_s: float = 0.0) -> list[float]:
+    """When requests go out, from 0 s on, whose outcome depends on when that was; until the call gives up."""
+    step, now_s, times = next(call), 0.0, []
+    with pytest.raises(errors.Unreachable):
+        while True:
+            assert isinstance(step, Request)
+            times.append(now_s)
+            ended_s = now_s + took_s
+            heard = Heard(outcome(now_s), ended_s, took_s) if took_s else Heard(outcome(now_s), ended_s)
+            pause = call.send(heard)
+            assert isinstance(pause, Pause)
+            now_s = ended_s + pause.seconds
+            step = call.send(None)
+    return times
+
+
+LOST, REFUSED = Fault("reset", sent=True), Fault("refused", sent=False)
+
+
+def patient() -> Protocol:
+    protocol = Protocol("http://x", retry_s=600.0)
+    protocol.met = True
+    return protocol
+
+
+@pytest.mark.parametrize("key", [None, "mine"])
+def test_an_append_is_not_sent_again_when_its_key_may_be_forgotten(key: str | None) -> None:
+    """[U-21, IDM-1] It would be there twice: a server knows a key for 120 s from when it was used."""
+    times = sent_at(patient().append("a", [topics.new(1)], idempotency_key=key), lambda now_s: LOST)
+    assert 95 < times[-1] <= 100
+    gone = Answer(502, {}, b"<html>")
+    times = sent_at(patient().append("a", [topics.new(1)], idempotency_key=key), lambda now_s: gone)
+    assert 95 < times[-1] <= 100
+
+
+def test_how_long_a_key_is_known_counts_from_when_it_may_first_have_been_used() -> None:
+    """[U-21, IDM-1] From the beginning of the first attempt that was sent, not from the end of it."""
+    times = sent_at(patient().append("a", [topics.new(1)]), lambda now_s: LOST, took_s=29.0)
+    assert 85 < times[-1] <= 100
+    times = sent_at(patient().append("a", [topics.new(1)]), lambda now_s: REFUSED if now_s < 200 else LOST)
+    first = next(at for at in times if at >= 200)
+    assert first + 95 < times[-1] <= first + 100
+
+
+def test_what_was_never_sent_is_tried_for_as_long_as_was_asked_for() -> None:
+    """[U-21]"""
+    assert 595 < sent_at(patient().append("a", [topics.new(1)]), lambda now_s: REFUSED)[-1] <= 600
+
+
+def test_what_does_no_harm_at_any_time_is_tried_for_as_long_as_was_asked_for() -> None:
+    """[U-21] Reads, and the numbers of a producer, which a server does not forget."""
+    producer = {"id": "p", "epoch": 1, "base_seq": 0}
+    calls: list[Call[Any]] = [
+        patient().state("a"),
+        patient().page("a"),
+        patient().append("a", [topics.new(1)], producer=producer),
+    ]
+    for call in calls:
+        assert 595 < sent_at(call, lambda now_s: LOST)[-1] <= 600
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_proxy_whose_server_is_away_is_waited_for_where_that_does_no_harm(status: int) -> None:
+    """[U-21] Nobody knows whether the server behind it has done what it was asked for."""
+    outcome = Answer(status, {"retry-after": "3"}, b"<html>")
+    wait_s = Outage(met=True).wait_s(GET, outcome, 0.0)
+    assert wait_s is not None
+    assert wait_s >= 3.0
+    assert Outage(met=True).wait_s(CLAIM, outcome, 0.0) is None
+    assert Outage(met=False).wait_s(GET, outcome, 0.0) is None
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_proxy_is_not_the_server_that_was_met(status: int) -> None:
+    """[U-21] An address that may be wrong is told at once."""
+    protocol, gone = Protocol("http://x"), Answer(status, {}, b"<html>")
+    for _ in range(2):
+        call = protocol.topics("a", None)
+        next(call)
+        with pytest.raises(errors.Unreachable):
+            call.send(Heard(gone, 0.0))
+    call = protocol.topics("a", None)
+    next(call)
+    with pytest.raises(StopIteration):
+        call.send(Heard(Answer(200, {}, b'{"topics":[]}'), 0.0))
+    call = protocol.topics("a", None)
+    next(call)
+    assert isinstance(call.send(Heard(gone, 0.0)), Pause)
+    assert isinstance(call.send(None), Request)
+
+
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 WRITTEN = b'{"topic":"a","first_seq":1,"last_seq":1,"head_seq":1,"count":1,"created":true,"deduped":false}'
@@ -370,6 +461,32 @@ def test_a_delete_by_tag_alone_is_not_repeated_blindly() -> None:
         request = next(call)  # type: ignore[call-overload]
         assert isinstance(request, Request)
         assert request.repeatable is repeatable
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda protocol: protocol.drop("a"),
+        lambda protocol: protocol.unroute("a->b"),
+        lambda protocol: protocol.call("DELETE", "/v0/topics/a"),
+    ],
+    ids=["drop", "unroute", "call"],
+)
+def test_what_was_removed_is_not_removed_again_blindly(asked: Callable[[Protocol], Call[Any]]) -> None:
+    """[U-21] It would take what others have made under the same name meanwhile."""
+    protocol = Protocol("http://x")
+    protocol.met = True
+    call = asked(protocol)
+    next(call)
+    with pytest.raises(errors.Unreachable):
+        call.send(Heard(LOST, 0.0))
+    call = asked(protocol)
+    first = next(call)
+    assert isinstance(first, Request)
+    assert isinstance(call.send(Heard(REFUSED, 0.0)), Pause)
+    again = call.send(None)
+    assert isinstance(again, Request)
+    assert again._replace(answer_s=first.answer_s) == first
 
 
 def test_an_answer_that_is_not_ours_is_told_as_such() -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 import topics
+from tests.api.kit import running
 from tests.client.subjects import KINDS, WAIT_S, subject
 from topics import errors
+from topics.client.aio import AsyncClient
 from topics.clock import SystemClock
+from topics.model import Job
+from topics.surface import worker as surface_worker
 from topics.testing import ManualClock
 
 
@@ -169,6 +174,122 @@ def test_an_asyncio_run_does_jobs_at_the_same_time() -> None:
     asyncio.run(main())
 
 
+@asynccontextmanager
+async def surface(kind: str) -> AsyncIterator[Any]:
+    """A store or a server for this loop, `aio` or `async-client`."""
+    if kind == "aio":
+        async with topics.open(None).aio as one:
+            yield one
+        return
+    with running() as server:
+        async with AsyncClient(server.url) as other:
+            yield other
+
+
+async def acounts(queue: Any) -> tuple[int, int, int]:
+    found = (await queue.state()).queue
+    return found["ready"], found["in_flight"], found["delayed"]
+
+
+@pytest.mark.parametrize("kind", ["aio", "async-client"])
+def test_an_asyncio_run_has_no_more_jobs_in_hand_than_it_may(kind: str) -> None:
+    """[U-24] Others could do them meanwhile."""
+
+    async def main() -> None:
+        async with surface(kind) as one:
+            queue = one.queue("q")
+            await queue.create(lease_ms=60_000)
+            await queue.put_many(range(40))
+            in_flight: list[int] = []
+
+            async def handle(job: Any) -> None:
+                in_flight.append((await acounts(queue))[1])
+
+            async with queue.worker("w1", max=4, wait=False) as jobs:
+                assert await jobs.run(handle) == (40, 0, 0)
+            assert max(in_flight) <= 4
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["aio", "async-client"])
+def test_an_asyncio_run_that_is_cancelled_gives_its_jobs_back_at_once(kind: str) -> None:
+    """[U-24] Those that were being done too; whoever cancels says nothing about them."""
+
+    async def main() -> None:
+        async with surface(kind) as one:
+            queue = one.queue("q")
+            await queue.create(lease_ms=60_000)
+            await queue.put_many(range(5))
+            begun: list[int] = []
+            all_begun = asyncio.Event()
+
+            async def handle(job: Any) -> None:
+                begun.append(job.data)
+                if len(begun) == 3:
+                    all_begun.set()
+                await asyncio.Event().wait()
+
+            async def work() -> None:
+                async with queue.worker("w1", max=3) as jobs:
+                    await jobs.run(handle)
+
+            working = asyncio.ensure_future(work())
+            await asyncio.wait_for(all_begun.wait(), WAIT_S)
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            assert await acounts(queue) == (5, 0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_job_whose_handler_was_cancelled_is_given_back_with_the_block() -> None:
+    """[U-24] Neither done nor failed."""
+
+    async def main() -> None:
+        async with surface("aio") as one:
+            queue = one.queue("q")
+            await queue.create(lease_ms=60_000)
+            await queue.put_many(range(6))
+
+            async def handle(job: Any) -> None:
+                if job.data == 1:
+                    raise asyncio.CancelledError
+
+            async with queue.worker("w1", max=2, wait=False) as jobs:
+                assert await jobs.run(handle) == (5, 0, 0)
+            assert await acounts(queue) == (1, 0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_lease_of_any_length_is_extended_neither_all_the_time_nor_at_no_time() -> None:
+    """[LSE-2] A queue makes a lease longer or shorter where it has to, and so does the pause between extensions."""
+    assert surface_worker.beat_s(0) > 0.02
+    assert surface_worker.beat_s(30_000) == 10.0
+    assert surface_worker.beat_s(10**15) <= threading.TIMEOUT_MAX
+
+
+def job(seq: int, lease_id: str) -> Job:
+    return Job(
+        seq=seq, lease_id=lease_id, deadline=0, ts=0, deliveries=1, tag=None, raw_data=b"1", raw_meta=None
+    )  # fmt: skip
+
+
+def test_a_lease_that_is_over_says_nothing_about_the_next_lease_of_its_job() -> None:
+    """[EXT-1] Claimed anew while the extension of the former lease was on its way."""
+    hands = surface_worker.Hands(4)
+    hands.take([job(1, "first"), job(2, "second")])
+    asked = hands.held()
+    assert hands.begin() == job(1, "first")
+    hands.done(job(1, "first"), "nacked", 1)
+    hands.take([job(1, "third")])
+    assert hands.lost(asked, [1, 2]) == [job(2, "second")]
+    assert hands.held() == [job(1, "third")]
+    assert hands.settled == (0, 1, 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_leases_are_kept_alive_and_what_is_lost_all_the_same_is_not_begun(
     kind: str, caplog: pytest.LogCaptureFixture
@@ -241,6 +362,26 @@ def test_values_count_as_they_were_when_they_were_appended(one: Any) -> None:
         with pytest.raises(errors.CallerError):
             txn.append("kept", object())
     assert [record.data for record in one.read("kept")] == [{"n": 1}, {"n": 2}]
+
+
+def test_metadata_and_json_text_count_as_they_were_when_they_were_appended(one: Any) -> None:
+    """As an append has it: bytes of any kind are JSON text, of data and of metadata."""
+    meta, text = {"m": 1}, bytearray(b'{"n": 1.0}')
+    with one.transaction("w7", 1) as txn:
+        txn.append("told", text, meta=meta)
+        meta["m"] = 2
+        text[6:9] = b"2e0"
+        txn.append("told", text, meta=meta)
+        txn.append("told", memoryview(b"[ 3 ]"), meta=b'{ "m": 3.0 }')
+        txn.append("told", 4)
+        for bad in ({"meta": {"m": object()}}, {"meta": bytearray(b"{")}):
+            with pytest.raises(errors.CallerError):
+                txn.append("told", 5, **bad)
+        with pytest.raises(errors.CallerError):
+            txn.append("told", memoryview(b"{"))
+    assert [(record.raw_data, record.raw_meta) for record in one.read("told")] == [
+        (b'{"n":1.0}', b'{"m":1}'), (b'{"n":2e0}', b'{"m":2}'), (b"[3]", b'{"m":3.0}'), (b"4", None),
+    ]  # fmt: skip
 
 
 def test_large_records_go_in_several_chunks(one: Any) -> None:

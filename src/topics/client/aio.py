@@ -208,7 +208,9 @@ class AsyncClient(AsyncSurface):
                     heard = None
                 else:
                     assert isinstance(step, Request)
-                    heard = Heard(await self.exchange(step), self._now_s())
+                    asked_s = self._now_s()
+                    outcome = await self.exchange(step)
+                    heard = Heard(outcome, self._now_s(), self._now_s() - asked_s)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 

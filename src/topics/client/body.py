@@ -16,8 +16,6 @@ from topics.codec import envelope
 from topics.errors import CallerError, TopicNotFound
 from topics.model import NewRecord
 
-_RAW = (bytes, bytearray, memoryview, msgspec.Raw)
-
 
 def topic_path(name: object, *, creates: bool = False) -> str:
     """The path of a topic."""
@@ -79,7 +77,7 @@ def _row(where: str, record: NewRecord) -> dict[str, Any]:
 
 def _text(where: str, value: object) -> msgspec.Raw:
     try:
-        text = envelope.canonical(bytes(value)) if isinstance(value, _RAW) else envelope.encode_value(value)
+        text = envelope.text_of(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise CallerError(f"{where} is not JSON: {error}") from error
     return msgspec.Raw(text)

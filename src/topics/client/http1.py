@@ -9,6 +9,7 @@ Parsing is `httptools`; a body that ends with the connection is taken for whole 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -37,6 +38,8 @@ class Request(NamedTuple):
     answer_s: float = ANSWER_S
     """How long the answer may take."""
     content_type: str = "application/json"
+    known_s: float = math.inf
+    """How long after it was done the server still knows it again."""
 
 
 class Answer(NamedTuple):

@@ -15,13 +15,14 @@ thread at a time per call; the object itself may be shared.
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from topics.client import answers, body, failure
 from topics.client.http1 import ANSWER_S, Address, Answer, Request, token
-from topics.client.retry import BUDGET_S, Fault, Outage
+from topics.client.retry import BUDGET_S, KNOWN_S, Fault, Outage, may_be_done
 from topics.errors import RouterNotFound, TopicsError, Unreachable
 from topics.fs import process_id
 from topics.model import (
@@ -73,6 +74,7 @@ class Heard(NamedTuple):
 
     outcome: Answer | Fault
     now_s: float
+    took_s: float = 0.0
 
 
 Step: TypeAlias = Request | Pause | Opening
@@ -118,16 +120,20 @@ class Protocol:
         outage = Outage(met=self.met, budget_s=self.retry_s)
         answer_s = request.answer_s
         own_s = max(answer_s - ANSWER_S, 0.0)  # a long poll, a large commit: no outage
+        known_until_s = math.inf
         while True:
             heard = yield request
             assert heard is not None
             outcome = heard.outcome
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, Answer) and outcome.status < 300:
                 self.met = True
-                if outcome.status < 300:
-                    return outcome.body
+                return outcome.body
+            if may_be_done(outcome):
+                known_until_s = min(known_until_s, heard.now_s - heard.took_s + request.known_s)
+            elif isinstance(outcome, Answer):
+                self.met = True
             pause_s = outage.wait_s(request, outcome, heard.now_s)
-            if pause_s is None:
+            if pause_s is None or heard.now_s + pause_s > known_until_s:
                 raise self.failed(outcome)
             yield Pause(pause_s)
             request = request._replace(answer_s=min(answer_s, own_s + outage.left_s(heard.now_s + pause_s)))
@@ -155,7 +161,7 @@ class Protocol:
         answer_s: float = ANSWER_S,
     ) -> Call[dict[str, Any]]:
         """Any call of the API; the object that it is answered with."""
-        again = method in ("GET", "PUT", "DELETE") if repeatable is None else repeatable
+        again = method in ("GET", "PUT") if repeatable is None else repeatable
         sent = None if told is None else body.encoded(told)
         where = path + body.query(query or {})
         request = Request(method, where, sent, (("accept", "application/json"),), again, answer_s)
@@ -177,7 +183,8 @@ class Protocol:
         return answers.decoded((yield from self._get("/v0/topics" + query)), answers.NAMES)
 
     def drop(self, name: str) -> Call[bool]:
-        told = yield from self.ask(Request("DELETE", body.topic_path(name)))
+        # Asked again, it would take what others have written into a new topic of this name.
+        told = yield from self.ask(Request("DELETE", body.topic_path(name), repeatable=False))
         return answers.decoded(told, answers.FLAG).deleted
 
     def checkpoint(self) -> Call[Checkpointed]:
@@ -205,7 +212,8 @@ class Protocol:
         elif producer is None:
             told["idempotency_key"] = self.new_key()
         path = body.topic_path(name, creates=True) + "?return_seqs=false"
-        return answers.written((yield from self._post(path, told)))
+        known_s = math.inf if producer is not None else KNOWN_S
+        return answers.written((yield from self.ask(Request("POST", path, body.encoded(told), known_s=known_s))))
 
     def page(
         self,
@@ -341,7 +349,7 @@ class Protocol:
                 return found
 
     def unroute(self, name: str) -> Call[bool]:
-        told = yield from self.ask(Request("DELETE", body.router_path(name)))
+        told = yield from self.ask(Request("DELETE", body.router_path(name), repeatable=False))
         return answers.decoded(told, answers.FLAG).deleted
 
     # -- transactions ------------------------------------------------------------------------------------------------

@@ -2,7 +2,11 @@
 
     not sent                    the connection was refused, or ended before anything was sent: always
     sent, no answer             only what does no harm twice: reads, and what carries a key or says what should be
+    502, 504 of a proxy         the same: the server behind it may have done it
     429, 503                    nothing was done: always, where waiting helps; not sooner than `Retry-After` says
+
+What carries a key is asked again only for as long as a server remembers keys, counted from when it may first have been
+done: later, it would be done twice.
 
 Waiting helps against load, a replay and a restart. It does not against a limit that stays reached, a full disk or a log
 that is read-only until somebody looks at it: those are told at once, as a store in the same process would.
@@ -27,6 +31,8 @@ FIRST_S: Final = 0.05
 LONGEST_S: Final = 2.0
 LEAST_S: Final = 1.0
 """So long an answer is always waited for."""
+KNOWN_S: Final = 100.0
+"""So long a key is good for: servers remember them for 120 s, unless their topic says otherwise [IDM-1]."""
 _PASSING_LIMITS: Final = frozenset({"max_inflight_per_key", "max_buffered_bytes", "max_connections"})
 _PASSING_STATES: Final = frozenset({"replaying", "cold"})
 
@@ -64,6 +70,8 @@ class Outage:
                 self._was_stale = True
                 return 0.0
             return self._pause(0.0, now_s) if self._met else None
+        if may_be_done(outcome):
+            return self._pause(_seconds(outcome), now_s) if request.repeatable and self._met else None
         asked_s = asked_to_wait(outcome)
         return None if asked_s is None else self._pause(asked_s, now_s)
 
@@ -89,6 +97,13 @@ class _Envelope(msgspec.Struct):
 
 
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+
+
+def may_be_done(outcome: Answer | Fault) -> bool:
+    """Whether the request reached a server of which nobody heard what it did."""
+    if isinstance(outcome, Fault):
+        return outcome.sent
+    return outcome.status in (502, 504)
 
 
 def asked_to_wait(answer: Answer) -> float | None:

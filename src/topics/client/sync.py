@@ -235,7 +235,9 @@ class Client(Surface):
                     heard = None
                 else:
                     assert isinstance(step, Request)
-                    heard = Heard(self.exchange(step), self._now_s())
+                    asked_s = self._now_s()
+                    outcome = self.exchange(step)
+                    heard = Heard(outcome, self._now_s(), self._now_s() - asked_s)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 NESTING_MAX = 256
 
+RAW = (bytes, bytearray, memoryview, msgspec.Raw)
+"""What a value may be given as where it is JSON text already."""
+
 PLAIN_BYTES = 6
 """Bytes of an envelope around its data, without meta."""
 META_BYTES = 11
@@ -129,6 +132,11 @@ def canonical(raw: bytes) -> bytes:
         return msgspec.json.format(raw, indent=-1)
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
+
+
+def text_of(value: object) -> bytes:
+    """Canonical text of a Python value, or of JSON text given as bytes."""
+    return canonical(bytes(value)) if isinstance(value, RAW) else encode_value(value)
 
 
 def encode_value(value: object) -> bytes:

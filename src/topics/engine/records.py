@@ -27,7 +27,6 @@ from topics.model import Limits, NewRecord, utf8_bytes
 Given = NewRecord | Mapping[str, object]
 """One record of a write: `topics.new(…)`, or a mapping with the members of 02 §4."""
 
-_RAW = (bytes, bytearray, memoryview, msgspec.Raw)
 _SPLICED = (bytes, msgspec.Raw)
 _NESTED_BYTES: Final = 2 * envelope.NESTING_MAX
 """Shorter texts cannot be nested too deeply: each level has two brackets."""
@@ -270,7 +269,7 @@ def check_key(key: object, limits: Limits) -> None:
 def _listed(records: Iterable[Given]) -> Sequence[Given]:
     if isinstance(records, (list, tuple)):
         return records
-    if isinstance(records, (str, Mapping, NewRecord, *_RAW)) or not isinstance(records, Iterable):
+    if isinstance(records, (str, Mapping, NewRecord, *envelope.RAW)) or not isinstance(records, Iterable):
         raise CallerError("records must be a list of records")
     return list(records)
 
@@ -384,7 +383,7 @@ def _texts(values: list[Any]) -> list[bytes] | None:
     """
     if not values:
         return []
-    if any(kind not in _SPLICED and issubclass(kind, _RAW) for kind in set(map(type, values))):
+    if any(kind not in _SPLICED and issubclass(kind, envelope.RAW) for kind in set(map(type, values))):
         return None
     array = msgspec.json.encode([msgspec.Raw(value) if type(value) is bytes else value for value in values])
     if not array.isascii():
@@ -453,7 +452,7 @@ def _members(where: str, record: Given) -> tuple[Any, Any, Any, Any]:
 
 def _text(where: str, value: Any) -> bytes:
     try:
-        return envelope.canonical(bytes(value)) if isinstance(value, _RAW) else envelope.encode_value(value)
+        return envelope.text_of(value)
     except (ValueError, TypeError) as error:
         raise IllTyped(f"{where} is not JSON: {error}") from error
 

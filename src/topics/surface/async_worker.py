@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from topics import telemetry
 from topics.errors import Unreachable
 from topics.model import Job
-from topics.surface.worker import BACKOFF_MS, BEATS, POLL_MS, Hands, Outage, Settled, backoff_ms
+from topics.surface.worker import BACKOFF_MS, POLL_MS, Hands, Outage, Settled, backoff_ms, beat_s
 
 if TYPE_CHECKING:
     from topics.surface.base import AsyncSurface
@@ -43,6 +43,7 @@ class AsyncWorker:
         self._backoff_ms = backoff_ms
         self._wait = wait
         self._hands = Hands(max)
+        self._asking = asyncio.Lock()
         self._stopped = asyncio.Event()
         self._heart: asyncio.Task[None] | None = None
         self._head = 0
@@ -95,14 +96,15 @@ class AsyncWorker:
         return job
 
     async def _next(self) -> Job | None:
-        while not self._stopped.is_set():
-            job = self._hands.begin()
-            if job is not None:
-                return job
-            if not await self._claim():
-                if not self._wait:
-                    return None
-                await self._await_jobs()
+        async with self._asking:  # one task at a time, so that no two ask for jobs in the same room
+            while not self._stopped.is_set():
+                job = self._hands.begin()
+                if job is not None:
+                    return job
+                if not await self._claim():
+                    if not self._wait:
+                        return None
+                    await self._await_jobs()
         return None
 
     async def run(self, handle: Callable[[Job], Awaitable[object]]) -> Settled:
@@ -156,7 +158,7 @@ class AsyncWorker:
     async def _beat(self) -> None:
         assert self._lease_ms is not None
         while True:
-            await asyncio.sleep(self._lease_ms / 1000 / BEATS)
+            await asyncio.sleep(beat_s(self._lease_ms))
             held = self._hands.held()
             if held:
                 await self._extend(held, self._lease_ms)
@@ -168,4 +170,4 @@ class AsyncWorker:
         except Exception as error:  # noqa: BLE001 - whatever it is: the next beat tries again, and acks tell the rest
             log.warning("leases of %r are not extended now: %s", self._name, error)
             return
-        self._hands.lost(result.skipped)
+        self._hands.lost(held, result.skipped)

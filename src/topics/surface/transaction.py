@@ -50,10 +50,11 @@ class Chunks:
 
     def add(self, topic: str, record: NewRecord) -> Chunk | None:
         """One more record, as it is now; a chunk, if one is full with it."""
-        text = _text(record.data)
+        text = _text("data", record.data)
+        meta = None if record.meta is None else _text("meta", record.meta)
         records = self._open.setdefault(topic, [])
-        records.append(NewRecord(text, record.tag, record.node, record.meta))
-        size = self._bytes[topic] = self._bytes.get(topic, 0) + len(text)
+        records.append(NewRecord(text, record.tag, record.node, meta))
+        size = self._bytes[topic] = self._bytes.get(topic, 0) + len(text) + len(meta or b"")
         return self._close(topic) if len(records) >= CHUNK_RECORDS or size >= CHUNK_BYTES else None
 
     def rest(self) -> Iterable[Chunk]:
@@ -74,13 +75,11 @@ class Chunks:
         return [(self.part, self.number, self.records)] if self.number else []
 
 
-def _text(data: object) -> bytes:
-    if isinstance(data, bytes):
-        return data
+def _text(what: str, value: object) -> bytes:
     try:
-        return envelope.encode_value(data)
+        return envelope.text_of(value)
     except (ValueError, TypeError, OverflowError) as error:
-        raise CallerError(f"data is not JSON: {error}") from error
+        raise CallerError(f"{what} is not JSON: {error}") from error
 
 
 class Transaction:

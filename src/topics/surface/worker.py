@@ -37,6 +37,8 @@ POLL_MS: Final = 1000
 """How often jobs that came back are looked for while nothing new comes."""
 BEATS: Final = 3
 """Extensions within the length of a lease."""
+LEASE_MIN_MS: Final = 100
+LEASE_MAX_MS: Final = 86_400_000
 BACKOFF_MS: Final = 1000
 BACKOFF_MAX_MS: Final = 300_000
 MOST: Final = 1000
@@ -89,16 +91,18 @@ class Hands:
         return sorted((*self.doing.values(), *self._waiting), key=lambda job: job.seq)
 
     def give_back(self) -> list[Job]:
-        """Those that were not begun; they are let go of."""
-        jobs = list(self._waiting)
+        """Those that are not settled, by seq; they are let go of."""
+        jobs = self.held()
+        self.doing.clear()
         self._waiting.clear()
         return jobs
 
-    def lost(self, seqs: Iterable[int]) -> list[Job]:
-        """These leases are over: what was not begun is forgotten."""
-        gone = set(seqs)
-        forgotten = [job for job in self._waiting if job.seq in gone]
-        self._waiting = deque(job for job in self._waiting if job.seq not in gone)
+    def lost(self, asked: Iterable[Job], seqs: Iterable[int]) -> list[Job]:
+        """Of the leases that were asked for these are over: what was not begun is forgotten."""
+        skipped = set(seqs)
+        gone = {(job.seq, job.lease_id) for job in asked if job.seq in skipped}
+        forgotten = [job for job in self._waiting if (job.seq, job.lease_id) in gone]
+        self._waiting = deque(job for job in self._waiting if (job.seq, job.lease_id) not in gone)
         self.settled = self.settled._replace(lost=self.settled.lost + len(forgotten))
         return forgotten
 
@@ -114,6 +118,11 @@ class Hands:
 def backoff_ms(job: Job, first_ms: int) -> int:
     """How long a job that failed rests, the longer the more often it was delivered."""
     return min(first_ms << min(job.deliveries - 1, 20), BACKOFF_MAX_MS)
+
+
+def beat_s(lease_ms: int) -> float:
+    """How long to wait between extensions of a lease, which is as long as a queue makes it [LSE-2]."""
+    return min(max(lease_ms, LEASE_MIN_MS), LEASE_MAX_MS) / 1000 / BEATS
 
 
 class Outage:
@@ -265,7 +274,7 @@ class Worker:
     def _beat(self) -> None:
         """On its own thread: extend what is held."""
         assert self._lease_ms is not None
-        while not self._ended.wait(self._lease_ms / 1000 / BEATS):
+        while not self._ended.wait(beat_s(self._lease_ms)):
             with self._lock:
                 held = self._hands.held()
             if held:
@@ -279,4 +288,4 @@ class Worker:
             log.warning("leases of %r are not extended now: %s", self._name, error)
             return
         with self._lock:
-            self._hands.lost(skipped)
+            self._hands.lost(held, skipped)

@@ -15,8 +15,9 @@ import pytest
 
 import topics
 from tests.api.kit import WAIT_S, Running, running
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ran, Run
 from tests.unit.engine.kit import real_config
+from topics import errors
 from topics.cli.completion import bash, fish, known
 from topics.cli.main import COMMANDS, main
 from topics.client.sync import Client
@@ -150,6 +151,83 @@ def test_a_bad_line_stops_a_write_and_says_what_is_there(run: Run, client: Clien
 def test_a_bad_row_of_csv_is_named(run: Run, name: str, text: bytes, line: int) -> None:
     error = json.loads(run("write", name, "--csv", "--json", stdin=text).err)["error"]
     assert (error["code"], error["detail"]["line"]) == ("bad_line", line)
+
+
+def bad_row(ran: Ran) -> tuple[int, str]:
+    """The line that ended a write, and why."""
+    assert (ran.status, ran.out) == (1, "")
+    error = json.loads(ran.err)["error"]
+    assert error["code"] == "bad_line"
+    return error["detail"]["line"], error["message"]
+
+
+def test_a_carriage_return_outside_quotes_is_told_and_no_row_is_dropped(run: Run, client: Client, name: str) -> None:
+    """Rows of one line would be one row: what is behind the first would be lost."""
+    text = b"a,b\r\n1,2\r3,4\n5,6\r\n"
+    line, why = bad_row(run("write", name, "--csv", "--json", stdin=text))
+    assert (line, "carriage return" in why) == (2, True)
+    told = run("write", name, "--csv", "--skip-bad", "--json", stdin=text).told
+    assert (told["count"], told["skipped"]) == (1, 1)
+    assert [record.data for record in client.page(name).records] == [{"a": "5", "b": "6"}]
+
+
+def test_a_file_whose_rows_end_with_carriage_returns_alone_is_told(run: Run, client: Client, name: str) -> None:
+    for words in ([], ["--skip-bad"]):
+        line, why = bad_row(run("write", name, "--csv", *words, "--json", stdin=b"a,b\r1,2\r3,4\r"))
+        assert (line, "carriage return" in why) == (1, True)
+    assert list(client.topics(name)) == []
+
+
+def test_line_ends_inside_quotes_are_as_they_were_written(run: Run, client: Client, name: str) -> None:
+    text = b'a,b\r\n1,"x\r\ny\nz\rw\r\n"\r\n'
+    assert run("write", name, "--csv", "--json", stdin=text).told["count"] == 1
+    assert [record.data for record in client.page(name).records] == [{"a": "1", "b": "x\r\ny\nz\rw\r\n"}]
+
+
+@pytest.mark.parametrize("head", [b"a,\xff", b"a,a", b'a,"b"c', b'a,"b'])
+def test_without_a_head_no_row_means_anything(run: Run, client: Client, name: str, head: bytes) -> None:
+    """No row after it is taken for the head, and what cannot be understood is not passed over."""
+    text = head + b"\n1,2\n3,4\n"
+    assert bad_row(run("write", name, "--csv", "--skip-bad", "--json", stdin=text))[0] == 1
+    assert list(client.topics(name)) == []
+
+
+def test_a_cell_may_be_long(run: Run, client: Client, name: str) -> None:
+    text = b"a,b\n1," + b"x" * 200_000 + b'\n2,"' + b"y\n" * 100_000 + b'"\n'
+    assert run("write", name, "--csv", "--json", stdin=text).told["count"] == 2
+    cells = [record.data["b"] for record in client.page(name).records]
+    assert cells == ["x" * 200_000, "y\n" * 100_000]
+
+
+def test_a_row_with_one_bad_line_is_bad_as_a_whole(run: Run, client: Client, name: str) -> None:
+    """Half of it is not what somebody wrote."""
+    text = b'a,b\n1,"x\n\xff\ny"\n2,z\n'
+    assert bad_row(run("write", name, "--csv", "--json", stdin=text))[0] == 2
+    told = run("write", name, "--csv", "--skip-bad", "--json", stdin=text).told
+    assert (told["count"], told["skipped"]) == (1, 1)
+    assert [record.data for record in client.page(name).records] == [{"a": "2", "b": "z"}]
+
+
+def test_a_quote_that_is_never_closed_is_told_with_the_line_of_its_row(run: Run, client: Client, name: str) -> None:
+    text = b'a,b\n1,2\n3,"4\n' + b"5,6\n" * 20_000
+    line, why = bad_row(run("write", name, "--csv", "--json", stdin=text))
+    assert (line, "a quote is not closed" in why) == (3, True)
+    told = run("write", name, "--csv", "--skip-bad", "--json", stdin=text).told
+    assert (told["count"], told["skipped"]) == (1, 1)
+    assert {record.data["a"] for record in client.page(name).records} == {"1"}
+
+
+def test_a_quote_that_is_not_closed_for_too_long_is_told_before_the_end(
+    run: Run, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe may have none, and memory has."""
+    monkeypatch.setattr("topics.cli.lines.LINE_BYTES_MAX", 1000)
+    text = b'a,b\n1,"2\n' + b"333,444\n" * 1000
+    assert bad_row(run("write", name, "--csv", "--json", stdin=text))[0] == 2
+    told = run("write", name, "--csv", "--skip-bad", "--json", stdin=text).told
+    assert told["skipped"] == 1
+    assert 800 < told["count"] < 900
+    assert client.state(name).count == told["count"]
 
 
 def test_a_line_without_end_is_bad_and_the_next_one_is_read(
@@ -302,6 +380,32 @@ def test_tail_follows_until_the_topic_goes(run: Run, client: Client, server: Run
     assert f"{name} was deleted" in ran.err
 
 
+def test_whoever_follows_and_minds_gaps_ends_with_the_first_one(
+    run: Run, client: Client, server: Running, name: str
+) -> None:
+    """[U-13] A gap in what is followed is not told hours later."""
+    client.create(name, cap_records=2)
+    ended = threading.Event()
+
+    def write() -> None:
+        with Client(server.url) as other:
+            for _ in range(200):
+                other.append_many(name, range(5))
+                if ended.wait(0.05):
+                    return
+            other.drop(name)  # who goes on would never end
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    ran = run("tail", name, "-f", "-n", "0", "--json", "--fail-on-gap")
+    ended.set()
+    writer.join()
+    assert (ran.status, ran.err) == (3, "")
+    *before, last = [json.loads(line) for line in ran.out.splitlines()]
+    assert "tombstone" in last
+    assert not any("tombstone" in one for one in before)
+
+
 # -- delete ----------------------------------------------------------------------------------------------------------
 
 
@@ -376,6 +480,64 @@ def test_redrive_moves_dead_letters_back_once(run: Run, client: Client, name: st
     assert run("queue", "redrive", dead, "--json").told["moved"] == 0
 
 
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_redrive_leaves_what_none_of_its_queues_has_sent(run: Run, client: Client, name: str, kind: str) -> None:
+    """[REC-11] Anybody may write that a record came from anywhere."""
+    dead, source, other, log, gone = (f"{name}.{one}" for one in ("dead", "source", "other", "log", "gone"))
+    client.create(dead, type=kind)
+    client.create(source, type="queue", dead_letter=dead)
+    client.create(other, type="queue", dead_letter=f"{name}.elsewhere")
+    client.create(log)
+    named = [gone, log, other, dead, "", "no/name", "$topics", 7, source]
+    client.append_many(dead, [topics.new(n, meta={"$dead_letter_from": one}) for n, one in enumerate(named)])
+    before = list(client.topics(name))
+    for words in (["--dry-run"], []):
+        told = run("queue", "redrive", dead, *words, "--json").told
+        assert (told["ok"], told["moved"], told["left"]) == (True, 1, 8)
+    assert list(client.topics(name)) == before
+    assert [record.data for record in client.page(dead).records] == list(range(8))
+    assert (client.state(other).count, client.state(log).count) == (0, 0)
+    assert [job.data for job in client.claim(source, "w", 10).jobs] == [8]
+    if kind == "queue":
+        assert "8 ready, 0 in flight" in run("queue", "stats", dead).out
+
+
+def test_a_redrive_that_fails_gives_back_what_it_has_claimed(run: Run, client: Client, name: str) -> None:
+    """[U-12] Whoever mends it may go on at once."""
+    dead = f"{name}.dead"
+    client.create(dead, type="queue", lease_ms=3_600_000)
+    client.create(name, type="queue", dead_letter=dead, cap_records=2, discard="reject")
+    client.append_many(dead, [topics.new(n, meta={"$dead_letter_from": name}) for n in range(9)])
+    ran = run("queue", "redrive", dead)
+    assert ran.status == 1
+    assert ran.err.startswith("topics: topic_full: ")
+    assert len(ran.err.splitlines()) == 1
+    assert client.state(name).count == 2
+    assert "7 ready, 0 in flight" in run("queue", "stats", dead).out
+
+
+def test_a_redrive_that_can_give_nothing_back_ends_with_one_line(
+    run: Run, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[U-10] The server went away: leases end by themselves."""
+    dead = f"{name}.dead"
+    client.create(dead, type="queue")
+    client.create(name, type="queue", dead_letter=dead)
+    client.append_many(dead, [topics.new(n, meta={"$dead_letter_from": name}) for n in range(3)])
+    asked: list[str] = []
+
+    def gone(*args: object, **options: object) -> None:
+        asked.append(str(args[1]))
+        raise errors.Unreachable("it is gone")
+
+    monkeypatch.setattr("topics.cli.remote.Server.nack", gone)
+    monkeypatch.setattr("topics.cli.remote.Server.call", gone)
+    ran = run("queue", "redrive", dead)
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+    assert ran.err.startswith("topics: unreachable: it is gone")
+    assert asked == ["POST", dead]  # it is waited for once more, not once for each letter
+
+
 # -- routers, checkpoint ---------------------------------------------------------------------------------------------
 
 
@@ -412,6 +574,47 @@ def test_checkpoint_uses_the_store_here_when_no_server_runs(
         log.append("a", 1)
     assert main(["checkpoint", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["topics"] == 1
+
+
+@pytest.fixture
+def away(clean: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profile whose server is away, by default, and a store here that has nothing to do with it."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.toml").write_text('default = "away"\n[profiles.away]\nurl = "http://127.0.0.1:1"\n')
+    store = tmp_path / "store"
+    with topics.open(str(store)) as log:
+        log.append("a", 1)
+    monkeypatch.setenv("TOPICS_DATA_DIR", str(store))
+    return store
+
+
+@pytest.mark.parametrize("words", [[], ["--profile", "away"]], ids=["by default", "named"])
+@pytest.mark.parametrize("command", [["backup", "bk"], ["checkpoint"]], ids=["backup", "checkpoint"])
+def test_no_store_here_stands_in_for_the_server_of_a_profile(
+    away: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], command: list[str], words: list[str]
+) -> None:
+    """[U-11] A backup of another store, or a checkpoint of it, would be taken for that of the server."""
+    before = {path: path.read_bytes() for path in away.rglob("*") if path.is_file()}
+    assert main([*command, *words, "--json"]) == 1
+    told = capfd.readouterr()
+    assert (told.out, json.loads(told.err)["error"]["code"]) == ("", "unreachable")
+    assert not [path for path in (tmp_path / "bk").rglob("*") if path.is_file()]
+    assert {path: path.read_bytes() for path in away.rglob("*") if path.is_file()} == before
+
+
+def test_a_backup_asks_the_server_of_a_profile(
+    away: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[U-11] A store that is named by its path needs none."""
+    with running(tmp_path / "served") as served, Client(served.url) as client:
+        client.append_many("b", range(7))
+        (tmp_path / "config" / "topics.toml").write_text(f'[profiles.served]\nurl = "{served.url}"\n')
+        assert main(["backup", str(tmp_path / "one"), "--profile", "served", "--json"]) == 0
+        monkeypatch.setenv("TOPICS_PROFILE", "served")
+        assert main(["backup", str(tmp_path / "two"), "--json"]) == 0
+        assert main(["backup", str(tmp_path / "three"), "--path", str(away), "--json"]) == 0
+    one, two, three = (json.loads(line) for line in capfd.readouterr().out.splitlines())
+    assert one["store"] == two["store"] != three["store"]
 
 
 # -- which server ----------------------------------------------------------------------------------------------------

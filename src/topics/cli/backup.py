@@ -1,9 +1,10 @@
 """`topics backup DEST`: a consistent copy of a store, running or stopped, to a folder or a bucket (06 S-319).
 
-    --url URL     a running server: it writes a checkpoint and holds its files while they are copied. The command runs
-                  where these files are; --path says where they are seen from here, if that differs
+    --url URL     a running server, as --profile names one: it writes a checkpoint and holds its files while they are
+                  copied. The command runs where these files are; --path says where they are seen from here, if that
+                  differs
     --path DIR    a stopped store; its lock is held meanwhile
-    neither       TOPICS_URL, else the store in TOPICS_DATA_DIR
+    neither       the server of TOPICS_URL or of a profile, else the store in TOPICS_DATA_DIR
 
 What is at DEST already is not copied again; interrupted, the same command goes on. Runs on the main thread.
 """
@@ -64,9 +65,8 @@ def run(args: argparse.Namespace) -> int:
     began = clock.monotonic_ns()
     with Progress("backing up", silent=args.json or args.quiet) as progress:
         taker = Taker(depot, progress.add, check=args.check)
-        url = args.url or (None if args.path else os.environ.get("TOPICS_URL", "").strip() or None)
-        if url is not None:
-            with remote.client(args, url) as server:
+        if args.url or args.profile or (not args.path and remote.is_named(args)):
+            with remote.connect(args) as server:
                 taken = _of_server(fs, server, args.path, depot, taker)
         else:
             taken = _of_stopped(fs, args.path, depot, taker)
@@ -135,7 +135,7 @@ def _cold(named: str | None) -> str | None:
 def _release(server: Client, id: str) -> None:
     """A pin that cannot be released, for want of the scope `read` perhaps, ends by itself."""
     try:
-        server.call("DELETE", f"/v0/pins/{quote(id)}")
+        server.call("DELETE", f"/v0/pins/{quote(id)}", repeatable=True)
     except TopicsError as error:
         log.warning("the server holds its files for up to an hour: the pin was not released: %s", error)
 

@@ -43,7 +43,7 @@ def _told(args: argparse.Namespace) -> dict[str, Any]:
             return client.call("POST", "/v0/checkpoint", repeatable=True, answer_s=LONG_S)
     except Unreachable:
         path = settings.from_env().settings.data_dir
-        if remote.named_url(args) is not None or args.profile is not None or not os.path.isdir(path):
+        if remote.is_named(args) or not os.path.isdir(path):
             raise
         return _of_store(path)
 

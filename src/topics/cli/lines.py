@@ -22,6 +22,7 @@ from topics.codec import envelope
 PIECE_BYTES: Final = 1 << 16
 LINE_BYTES_MAX: Final = 64 << 20
 TOO_LONG: Final = "it is longer than 64 MiB"
+NOT_CLOSED: Final = "a quote is not closed"
 IDLE_S: Final = 0.1
 
 
@@ -38,6 +39,10 @@ class Bad(NamedTuple):
 
     number: int
     why: str
+
+
+class Hopeless(Bad):
+    """A line without which the others mean nothing."""
 
 
 class Idle(NamedTuple):
@@ -71,7 +76,7 @@ class Source:
                 line = b"".join((*held, end))
                 held, size = [], 0
                 number += 1
-                yield Bad(number, TOO_LONG) if is_long else (number, line.removesuffix(b"\r"))
+                yield Bad(number, TOO_LONG) if is_long else (number, line)
                 is_long = False
             held.append(rest)
             size += len(rest)
@@ -94,14 +99,20 @@ class Source:
         """The first row has the names; each further one becomes an object of texts."""
         names: list[str] | None = None
         for one in self._csv_lines():
-            if isinstance(one, (Idle, Bad)):
+            if isinstance(one, Idle):
+                yield one
+                continue
+            if isinstance(one, Bad):
+                if names is None:
+                    yield Hopeless(*one)
+                    return
                 yield one
                 continue
             number, cells = one
             if names is None:
                 names = cells
                 if len(set(names)) < len(names):
-                    yield Bad(number, "two columns have the same name")
+                    yield Hopeless(number, "two columns have the same name")
                     return
             elif len(cells) != len(names):
                 yield Bad(number, f"{len(cells)} cells for {len(names)} columns")
@@ -110,31 +121,43 @@ class Source:
 
     def _csv_lines(self) -> Iterator[tuple[int, list[str]] | Bad | Idle]:
         """Rows; one with a line end inside quotes spans several lines."""
-        open_lines: list[str] = []
-        begun = 0
+        csv.field_size_limit(LINE_BYTES_MAX)
+        held: list[bytes] = []
+        begun = size = quotes = 0
         for one in self.lines():
-            if isinstance(one, (Bad, Idle)):
+            if isinstance(one, Idle):
                 yield one
                 continue
-            number, raw = one
-            try:
-                text = raw.decode()
-            except UnicodeDecodeError:
-                yield Bad(number, "it is not UTF-8")
+            begun = begun if held else one[0]
+            if isinstance(one, Bad):
+                yield Bad(begun, one.why)
+                held, size, quotes = [], 0, 0
                 continue
-            begun = number if not open_lines else begun
-            open_lines.append(text)
-            whole = "\n".join(open_lines)
-            if whole.count('"') % 2:
+            raw = one[1]
+            held.append(raw)
+            size += len(raw)
+            quotes += raw.count(b'"')
+            if quotes % 2 and size <= LINE_BYTES_MAX:
                 continue
-            open_lines.clear()
-            if whole.strip():
-                try:
-                    yield begun, next(csv.reader(io.StringIO(whole, newline=""), strict=True))
-                except csv.Error as error:
-                    yield Bad(begun, str(error))
-        if open_lines:
-            yield Bad(begun, "a quote is not closed")
+            whole = b"\n".join(held)
+            if quotes % 2:
+                yield Bad(begun, NOT_CLOSED)
+            elif whole.strip():
+                yield _csv_row(begun, whole)
+            held, size, quotes = [], 0, 0
+        if held:
+            yield Bad(begun, NOT_CLOSED)
+
+
+def _csv_row(number: int, raw: bytes) -> tuple[int, list[str]] | Bad:
+    """The cells of a row; line ends inside quotes are as they were written."""
+    try:
+        row, *more = csv.reader(io.StringIO(raw.removesuffix(b"\r").decode(), newline=""), strict=True)
+    except UnicodeDecodeError:
+        return Bad(number, "it is not UTF-8")
+    except csv.Error as error:
+        return Bad(number, str(error))
+    return Bad(number, "it has a carriage return outside quotes; rows end with a line feed") if more else (number, row)
 
 
 def json_row(number: int, line: bytes) -> Row | Bad:

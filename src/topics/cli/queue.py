@@ -4,8 +4,9 @@ work NAME -- CMD     runs CMD for each job: the payload on its stdin, TOPICS_JOB
                      TOPICS_JOB_DELIVERIES and TOPICS_QUEUE in its environment. Status 0 acks the job, any other
                      gives it back, each time for longer. Leases are kept alive meanwhile. With --json what CMD
                      prints goes to stderr.
-redrive DEAD         moves dead letters back to where they came from: a copy with a key of its own, then the letter
-                     goes. Interrupted anywhere, it is run again and copies nothing twice.
+redrive DEAD         moves dead letters back to where they came from, if that is a queue that sends its letters here: a
+                     copy with a key of its own, then the letter goes. Interrupted anywhere, it is run again and copies
+                     nothing twice.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import argparse
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any, Final
 
 import msgspec
@@ -22,15 +24,17 @@ import msgspec
 from topics.cli import output, remote, units, write
 from topics.cli.interrupted import Interrupted
 from topics.cli.progress import Progress
-from topics.client.body import topic_path
+from topics.client.body import rows, topic_path
 from topics.client.sync import Client
-from topics.errors import CallerError, NotAQueue, TopicsError
+from topics.errors import CallerError, NotAQueue, TopicNotFound, TopicsError
 from topics.model import Gap, Job, Record, new
 from topics.process import run_command
 from topics.surface.worker import Worker, backoff_ms
 
 LETTERS: Final = ("$dead_letter_from", "$dead_letter_deliveries", "$dead_letter_src_seq")
 NODE_BYTES: Final = 100
+AT_ONCE: Final = 100
+"""Letters that are claimed in one call, and given back."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -186,47 +190,77 @@ def _redrive(args: argparse.Namespace) -> int:
         Progress("redriving", silent=args.json or args.quiet, unit="letters") as progress,
     ):
         is_queue = client.state(args.name).type == "queue"
+        queues = _Queues(client, args.name)
+        claims = is_queue and not args.dry_run
         try:
-            for letter in _claimed(client, args) if is_queue and not args.dry_run else _read(client, args.name):
-                source = (letter.meta or {}).get(LETTERS[0])
-                if not isinstance(source, str):
-                    left += 1
-                    continue
-                if not args.dry_run:
-                    _move(client, args.name, source, letter)
-                moved += 1
-                progress.add(len(letter.raw_data))
+            with closing(_claimed(client, args.name, queues) if claims else _read(client, args.name)) as letters:
+                for letter in letters:
+                    source = queues.of(letter)
+                    if source is None:
+                        left += 1
+                        continue
+                    if not args.dry_run:
+                        _move(client, args.name, source, letter)
+                    moved += 1
+                    progress.add(len(letter.raw_data))
         except KeyboardInterrupt:
             raise Interrupted(f"{moved} letters of {args.name} were moved") from None
     if args.json:
         output.answer({"ok": True, "topic": args.name, "moved": moved, "left": left, "dry_run": args.dry_run})
     elif not args.quiet:
         done = "would go back" if args.dry_run else "went back"
-        print(f"{args.name}: {moved:,} letters {done}, {left:,} are no dead letters and stay")
+        print(f"{args.name}: {moved:,} letters {done}, {left:,} are no dead letters of its queues and stay")
     return 0
 
 
-def _read(client: Client, name: str) -> Iterator[Record]:
+def _read(client: Client, name: str) -> Generator[Record, None, None]:
     for found in client.read(name):
         if not isinstance(found, Gap):
             yield found
 
 
-def _claimed(client: Client, args: argparse.Namespace) -> Iterator[Job]:
-    """Letters of a queue, each acked once it is moved; what is no letter is given back in the end."""
-    kept: list[Job] = []
+class _Queues:
+    """Whose letters a topic has: anybody who writes there may say that a record came from anywhere [REC-11]."""
+
+    def __init__(self, client: Client, dead: str) -> None:
+        self._client = client
+        self._dead = dead
+        self._known: dict[str, bool] = {}
+
+    def of(self, letter: Record | Job) -> str | None:
+        """The queue that a letter came from; None if it has none that sends its letters here."""
+        name = (letter.meta or {}).get(LETTERS[0])
+        if not isinstance(name, str):
+            return None
+        if name not in self._known:
+            self._known[name] = self._sends(name)
+        return name if self._known[name] else None
+
+    def _sends(self, name: str) -> bool:
+        try:
+            state = self._client.state(name)
+        except (TopicNotFound, CallerError):
+            return False
+        return state.type == "queue" and state.config.dead_letter == self._dead
+
+
+def _claimed(client: Client, dead: str, queues: _Queues) -> Generator[Job, None, None]:
+    """Letters of a queue, each acked once it is moved; what does not go is given back in the end."""
+    held: dict[int, Job] = {}
     node = f"redrive-{socket.gethostname()}"[:NODE_BYTES]
     try:
-        while jobs := client.claim(args.name, node, 100).jobs:
+        while jobs := client.claim(dead, node, AT_ONCE).jobs:
+            held.update((job.seq, job) for job in jobs)
             for job in jobs:
                 yield job
-                if isinstance((job.meta or {}).get(LETTERS[0]), str):
-                    client.ack(args.name, node, [job.seq], [job.lease_id])
-                else:
-                    kept.append(job)
+                if queues.of(job) is not None:
+                    client.ack(dead, node, [job.seq], [job.lease_id])
+                    del held[job.seq]
     finally:
-        for job in kept:
-            client.nack(args.name, node, [job.seq], [job.lease_id])
+        rest = list(held.values())
+        for at in range(0, len(rest), AT_ONCE):
+            some = rest[at : at + AT_ONCE]
+            client.nack(dead, node, [job.seq for job in some], [job.lease_id for job in some])
 
 
 def _move(client: Client, dead: str, source: str, letter: Record | Job) -> None:
@@ -234,6 +268,7 @@ def _move(client: Client, dead: str, source: str, letter: Record | Job) -> None:
     meta = {name: value for name, value in (letter.meta or {}).items() if name not in LETTERS}
     node = letter.node if isinstance(letter, Record) else None
     copy = new(letter.raw_data, letter.tag, node, meta or None)
-    client.append_many(source, [copy], idempotency_key=f"redrive:{dead}:{letter.seq}")
+    told = {"records": rows([copy]), "idempotency_key": f"redrive:{dead}:{letter.seq}", "create": False}
+    client.call("POST", topic_path(source), told, repeatable=True)
     if isinstance(letter, Record):
         client.delete(dead, seqs=[letter.seq])

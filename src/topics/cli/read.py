@@ -1,7 +1,7 @@
 """`topics read NAME` and `topics tail NAME… [-f]` (11 §2) [U-13]. Runs on the main thread.
 
 Records go to stdout, one per line, in the spelling they were written in. A gap is a line of its own, in colour on a
-terminal; with `--fail-on-gap` the exit status is 3 then.
+terminal; with `--fail-on-gap` the exit status is 3 then, and whoever follows ends with the first one.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _tail(args: argparse.Namespace) -> int:
         try:
             starts = {name: _last(client, name, args) for name in names}
             if args.follow:
-                _follow(client, printer, starts, args.node)
+                _follow(client, printer, starts, args)
             else:
                 for name, start in starts.items():
                     _show_all(printer, name, client.read(name, start, node=args.node), None)
@@ -180,12 +180,14 @@ def _last(client: Client, name: str, args: argparse.Namespace) -> int:
         span *= 4
 
 
-def _follow(client: Client, printer: Printer, starts: dict[str, int], node: str | None) -> None:
-    with client.watch(starts, node=node) as events:
+def _follow(client: Client, printer: Printer, starts: dict[str, int], args: argparse.Namespace) -> None:
+    with client.watch(starts, node=args.node) as events:
         gone = _reader_gone(events.close)
         for event in events:
             if isinstance(event, (TopicRecord, TopicGap)):
                 printer.show(event.topic, event)
+                if _status(args, printer):
+                    return
             elif isinstance(event, TopicDeleted):
                 print(f"topics: {event.topic} was deleted", file=sys.stderr)
             if isinstance(event, CaughtUp):

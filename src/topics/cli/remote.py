@@ -81,6 +81,11 @@ def named_url(args: argparse.Namespace) -> str | None:
     return args.url or os.environ.get("TOPICS_URL", "").strip() or None
 
 
+def is_named(args: argparse.Namespace) -> bool:
+    """Whether a server was named at all: by argument, environment or profile."""
+    return named_url(args) is not None or args.profile is not None or _profile(args).url is not None
+
+
 def client(args: argparse.Namespace, url: str) -> Client:
     """A client of the server at a URL, with the key that was given."""
     return Server(url, key_of(args))

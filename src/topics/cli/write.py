@@ -17,7 +17,7 @@ from typing import Final, TextIO
 
 from topics.cli import output, remote, units
 from topics.cli.interrupted import Interrupted
-from topics.cli.lines import Bad, Found, Idle, Row, Source, json_row
+from topics.cli.lines import Bad, Found, Hopeless, Idle, Row, Source, json_row
 from topics.cli.progress import Progress
 from topics.cli.usage import UsageError
 from topics.client.sync import Client
@@ -155,7 +155,7 @@ class Writer:
                     self._flush()
             elif isinstance(row, Idle):
                 self._flush()
-            elif args.skip_bad:
+            elif args.skip_bad and not isinstance(row, Hopeless):
                 self.skipped += 1
             else:
                 self._flush()

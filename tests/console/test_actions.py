@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.kit import Console, ok, put, write
@@ -185,6 +186,70 @@ def test_dead_letters_of_a_queue_are_claimed_and_acked(console: Console, client:
     page.get_by_role("button", name="Redrive all").click()
     is_redriven(page, client, "fax", 3)
     assert ok(client.get("/v0/topics/dead.jobs"))["count"] == 0
+
+
+def test_only_letters_of_queues_that_send_them_here_are_redriven(console: Console, client: httpx.Client) -> None:
+    """[REC-11] Whoever may write there must not have others publish anywhere."""
+    queue(client, "mine", max_deliveries=1, dead_letter="mine.dead")
+    queue(client, "other", max_deliveries=1, dead_letter="other.dead")
+    die(client, "mine", 1)
+    for name in ("other", "gone", "mine.dead"):
+        ok(client.post("/v0/topics/mine.dead", json={"records": [{"data": 1, "meta": {"$dead_letter_from": name}}]}))
+    console.allowed = ("404",)
+    page = console.at("#/queues/mine")
+    page.get_by_role("button", name="Redrive all").click()
+    expect(page.get_by_text("1 dead letter is back in the queue.")).to_be_visible()
+    assert ok(client.get("/v0/topics/mine.dead"))["count"] == 3
+    assert ok(client.get("/v0/topics/other"))["count"] == 3
+    assert client.get("/v0/topics/gone").status_code == 404
+
+
+ODD = '{"price":1.0,"n":1e3,"p":10.00,"big":12345678901234567890,"tiny":1E-7,"list":[-0,0.10],"text":"1.0"}'
+"""Numbers that a browser would spell in another way."""
+
+
+def texts(client: httpx.Client, topic: str) -> list[str]:
+    """The records of a topic as the server spells them."""
+    answer = client.post(f"/v0/topics/{topic}/diff", json={"from_seq": 0})
+    assert answer.is_success
+    return answer.text.split('"records":[')[1].split("},{")
+
+
+def test_a_record_is_published_as_it_was_spelled(console: Console, client: httpx.Client) -> None:
+    """The page says: stored as written."""
+    put(client, "spelled")
+    page = console.at("#/topics/spelled?view=publish")
+    page.get_by_label("Data").fill('{"price": 1.0, "n": 1e3}')
+    page.get_by_label("Meta").fill('{"rate": 2.50}')
+    page.get_by_role("button", name="Publish").click()
+    expect(page.get_by_text("Written as seq 1")).to_be_visible()
+    page.get_by_label("Data").fill(ODD)
+    page.get_by_role("button", name="Publish").click()
+    expect(page.get_by_text("Written as seq 2")).to_be_visible()
+    first, second = texts(client, "spelled")
+    assert '"data":{"price":1.0,"n":1e3}' in first
+    assert '"meta":{"rate":2.50}' in first
+    assert f'"data":{ODD}' in second
+    page.get_by_label("Data").fill('{"price": 1.}')
+    expect(page.get_by_text("Not JSON")).to_be_visible()
+
+
+@pytest.mark.parametrize("kind", ["log", "queue", "one"])
+def test_a_redriven_dead_letter_is_spelled_as_it_was(console: Console, client: httpx.Client, kind: str) -> None:
+    """11 §2: the same job again, from a log, from a queue, and one of its own."""
+    name, dead = f"exact.{kind}", f"exact.{kind}.dead"
+    put(client, dead, type="queue" if kind == "queue" else "log")
+    put(client, name, type="queue", max_deliveries=1, dead_letter=dead)
+    body = f'{{"records":[{{"data":{ODD},"meta":{{"rate":2.50}}}}]}}'
+    ok(client.post(f"/v0/topics/{name}", content=body, headers={"content-type": "application/json"}))
+    die(client, name, 1)
+    page = console.at(f"#/queues/{name}")
+    button = "redrive 1" if kind == "one" else "Redrive all"
+    page.get_by_role("button", name=button, exact=True).click()
+    expect(page.get_by_text("back in the queue")).to_be_visible()
+    (text,) = texts(client, name)
+    assert f'"data":{ODD}' in text
+    assert '"meta":{"rate":2.50}' in text
 
 
 def test_a_run_of_a_pipeline_appears_and_ends_by_itself(console: Console, client: httpx.Client) -> None:

@@ -1,7 +1,7 @@
 // @ts-check
 /** JSON without losing what it says: integers that a double cannot hold keep their digits. */
 
-/** A number as it was written. */
+/** A value as it was written. */
 export class Exact {
   /** @param {string} source */
   constructor(source) {
@@ -15,18 +15,26 @@ export class Exact {
 const LONG = /[0-9.]{16}/;
 
 /** @param {string} _key @param {unknown} value @param {{source?: string}} [context] */
-function keepDigits(_key, value, context) {
+function keepSpelling(_key, value, context) {
   const source = context?.source;
-  if (typeof value === "number" && source !== undefined && String(value) !== source && LONG.test(source)) {
-    return new Exact(source);
-  }
-  return value;
+  return typeof value === "number" && source !== undefined && String(value) !== source ? new Exact(source) : value;
+}
+
+/** @param {string} key @param {unknown} value @param {{source?: string}} [context] */
+function keepDigits(key, value, context) {
+  return LONG.test(context?.source ?? "") ? keepSpelling(key, value, context) : value;
 }
 
 /** Parse; long numbers become `Exact` where the browser tells how they were written.
  * @param {string} text @returns {any} */
 export function parse(text) {
   return LONG.test(text) ? JSON.parse(text, /** @type {any} */ (keepDigits)) : JSON.parse(text);
+}
+
+/** Parse what is to be sent on: every number is spelled as it was, `1.0` and `1e3` too.
+ * @param {string} text @returns {any} */
+export function parseExactly(text) {
+  return JSON.parse(text, /** @type {any} */ (keepSpelling));
 }
 
 /** One line of JSON, cut after about `most` characters.

@@ -3,18 +3,39 @@
  * Dead letters back to their queue (11 §2, 04 §10): publish without the members that say where it came from, with a key that
  * makes a repeated try harmless; only then is the letter removed. Of a queue of dead letters jobs are claimed and acked.
  */
-import { post, topicPath } from "./api.js";
+import { get, post, topicPath } from "./api.js";
 
 const FROM = "$dead_letter_from";
 const SAID = new Set([FROM, "$dead_letter_deliveries", "$dead_letter_src_seq"]);
 const NODE = "console";
 const AT_ONCE = 100;
+const EXACTLY = { exactly: true };
 
 /** Where a letter came from; empty if it is none.
  * @param {any} letter @returns {string} */
 export function origin(letter) {
   const name = letter.meta?.[FROM];
   return typeof name === "string" ? name : "";
+}
+
+/** Whether a letter came from a queue that sends its letters here: anybody may say that of a record [REC-11].
+ * @param {string} dead @param {any} letter @param {Map<string, boolean>} known @returns {Promise<boolean>} */
+async function goesBack(dead, letter, known) {
+  const name = origin(letter);
+  if (!name) return false;
+  if (!known.has(name)) known.set(name, await sends(name, dead));
+  return known.get(name) ?? false;
+}
+
+/** @param {string} name @param {string} dead @returns {Promise<boolean>} */
+async function sends(name, dead) {
+  try {
+    const told = await get(topicPath(name));
+    return told.type === "queue" && told.config.dead_letter === dead;
+  } catch (error) {
+    if ([400, 404].includes(/** @type {any} */ (error).status)) return false;
+    throw error;
+  }
 }
 
 /** @param {string} dead @param {any} letter */
@@ -35,9 +56,9 @@ async function move(dead, letter) {
 /** One letter that was seen some time ago, unless somebody has removed it since; how many went back.
  * @param {string} dead @param {number} seq @returns {Promise<number>} */
 export async function redriveOne(dead, seq) {
-  const page = await post(topicPath(dead, "/diff"), { from_seq: seq - 1, limit: 1, include_tags: true, max_batch_bytes: 8 << 20 });
+  const page = await post(topicPath(dead, "/diff"), { from_seq: seq - 1, limit: 1, include_tags: true, max_batch_bytes: 8 << 20 }, EXACTLY);
   const letter = page.records[0];
-  if (letter?.$seq !== seq || !origin(letter)) return 0;
+  if (letter?.$seq !== seq || !(await goesBack(dead, letter, new Map()))) return 0;
   await move(dead, letter);
   return 1;
 }
@@ -55,9 +76,11 @@ export async function redriveAll(dead, type, tell) {
 /** @param {string} dead @param {(more: number) => void} went */
 async function fromLog(dead, went) {
   let from = 0;
+  const known = /** @type {Map<string, boolean>} */ (new Map());
   for (;;) {
-    const page = await post(topicPath(dead, "/diff"), { from_seq: from, limit: AT_ONCE, include_tags: true });
-    for (const letter of page.records.filter(origin)) {
+    const page = await post(topicPath(dead, "/diff"), { from_seq: from, limit: AT_ONCE, include_tags: true }, EXACTLY);
+    for (const letter of page.records) {
+      if (!(await goesBack(dead, letter, known))) continue;
       await move(dead, letter);
       went(1);
     }
@@ -71,14 +94,15 @@ async function fromLog(dead, went) {
 async function fromQueue(dead, went) {
   const held = /** @type {Map<number, string>} */ (new Map());
   const others = /** @type {Set<number>} */ (new Set());
+  const known = /** @type {Map<string, boolean>} */ (new Map());
   try {
     for (;;) {
-      const { claimed } = await post(topicPath(dead, "/claim"), { node: NODE, max: AT_ONCE });
+      const { claimed } = await post(topicPath(dead, "/claim"), { node: NODE, max: AT_ONCE }, EXACTLY);
       for (const letter of claimed) held.set(letter.$seq, letter.lease_id);
       // What is no letter comes again when its lease is over: with nothing new among them there is nothing to do.
       if (claimed.every((/** @type {any} */ letter) => others.has(letter.$seq))) return;
       for (const letter of claimed) {
-        if (!origin(letter)) {
+        if (!(await goesBack(dead, letter, known))) {
           others.add(letter.$seq);
           continue;
         }

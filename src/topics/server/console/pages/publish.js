@@ -3,7 +3,7 @@
 import { post, topicPath } from "../lib/api.js";
 import { html, useRef, useState } from "../lib/dom.js";
 import { count } from "../lib/format.js";
-import { encode, parse } from "../lib/json.js";
+import { Exact, encode } from "../lib/json.js";
 import { address } from "../lib/route.js";
 import { Button, Copyable, Done, Failed, Field, curl } from "../ui/parts.js";
 
@@ -11,7 +11,8 @@ import { Button, Copyable, Done, Failed, Field, curl } from "../ui/parts.js";
 function read(text, needed) {
   if (!text.trim()) return { wrong: needed ? "Any JSON value." : "" };
   try {
-    return { value: parse(text), wrong: "" };
+    JSON.parse(text);
+    return { value: new Exact(text.trim()), wrong: "" };
   } catch (error) {
     return { wrong: `Not JSON: ${/** @type {Error} */ (error).message}` };
   }

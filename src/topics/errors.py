@@ -479,6 +479,10 @@ class StoreUnavailable(DiskError):
     code = "not_ready"
 
 
+class StoreDenied(StoreUnavailable):
+    """The cold tier answers, and does not permit this."""
+
+
 class ColdStoreMismatch(DiskError):
     """The cold tier holds the segments of another store; nothing was changed [S-14]."""
 

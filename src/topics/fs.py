@@ -21,6 +21,7 @@ import fcntl
 import logging
 import mmap
 import os
+import resource
 import stat
 import struct
 import subprocess
@@ -203,6 +204,14 @@ def boot_id() -> str:
     except (OSError, subprocess.SubprocessError):
         text = b""
     return text.decode("ascii").strip() or random_id()
+
+
+def maps_permit(wanted: int) -> int:
+    """How many files may stay mapped: before Python 3.13 each mapping holds a descriptor, and others need some too."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if sys.version_info >= (3, 13) or limit == resource.RLIM_INFINITY:
+        return wanted
+    return min(wanted, max(limit // 8, 1))
 
 
 def random_id() -> str:
@@ -419,6 +428,8 @@ class OsFs:
         try:
             if os.fstat(fd).st_size == 0:
                 return None
+            if sys.version_info >= (3, 13):
+                return mmap.mmap(fd, 0, access=mmap.ACCESS_COPY, trackfd=False)
             return mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
         finally:
             os.close(fd)

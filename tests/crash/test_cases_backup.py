@@ -24,6 +24,7 @@ from topics import paths
 from topics.codec import segment
 from topics.engine import append as appending
 from topics.engine import delete as deleting
+from topics.engine import txn
 from topics.errors import ColdStoreMismatch, DataDirInUse, MetadataLost, StoreUnavailable, TopicsError
 from topics.storage.backup.depot import DepotInUse, FolderDepot
 from topics.storage.backup.faults import (
@@ -179,6 +180,41 @@ def test_c42_what_is_written_while_the_backup_begins_is_behind_its_cut(point: st
     engine.router("r")
     added = [one for seq, one in shown(engine, "copies").records.items() if seq > after["copies"].head + 1]
     assert [data for data, _ in added] == ["next", "late"], "a copy is missing, or was made twice"
+    engine.close()
+
+
+def test_c42_a_version_whose_commit_ends_while_the_backup_begins_is_in_it_with_its_rows_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C42, S-319, TXN-9: else its writer is told that it is committed, and its rows are nowhere."""
+    store = filled()
+    rows = [f"row {n}" for n in range(3)]
+    store.engine.stage("w", 1, "p", 0, "f", [{"data": row} for row in rows])
+    owner, limits = store.engine.owner, store.engine.core.limits
+    commit = txn.Commit.parse("w", 1, [("p", 1, len(rows))], None, None, "never", limits)
+    aside = owner.aside
+    syncs: list[tuple[str, Any, Any]] = []
+    pinned: list[Any] = []
+
+    def hold(lane: str, work: Any, done: Any) -> None:
+        syncs.append((lane, work, done)) if lane.startswith("wal-") else aside(lane, work, done)
+
+    monkeypatch.setattr(owner, "aside", hold)
+    with owner:
+        txn.commit(store.engine.core, commit, lambda outcome: None)
+    with owner:
+        store.engine.begin_checkpoint(pinned.append, 3_600_000)
+    monkeypatch.undo()
+    assert (store.engine.writer("w").version, pinned) == (None, [])
+    with owner:
+        for sync in syncs:
+            aside(*sync)
+    assert store.engine.writer("w").version == 1
+    Taker(FolderDepot(store.fs, DEST)).take(source(store.fs, pinned[0]))
+    restored(store.fs)
+    engine = opened(store.fs, **SMALL)
+    found = [data for data, _ in shown(engine, "f").records.values() if data in rows]
+    assert (engine.writer("w").version, found) in [(1, rows), (None, [])]
     engine.close()
 
 

@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from topics.fs import (
     allocate_linux,
     allocate_macos,
     ensure_dir,
+    maps_permit,
     pread_all,
     pwrite_all,
 )
@@ -181,6 +184,18 @@ def test_a_mapping_shows_the_file_and_never_changes_it(fs: OsFs, path: str) -> N
     mapping[0:1] = b"X"
     mapping.close()
     assert Path(path).read_bytes() == b"sealed"
+
+
+@pytest.mark.parametrize("limit", [16, 256, 1024, 1_048_576])
+def test_mappings_leave_descriptors_to_others(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-155: each of them holds one before Python 3.13."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
+    permitted = maps_permit(8192)
+    assert 1 <= permitted <= 8192
+    assert permitted <= limit // 2 or sys.version_info >= (3, 13)
+    assert maps_permit(1) == 1
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert maps_permit(8192) == 8192
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])

@@ -12,10 +12,10 @@ WAL keeps it too [S-195]. Owner only, but for `_Job.write`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from topics.codec.frame import NotAFrame
 from topics.codec.place import topic_mask
 from topics.codec.segment import DELETED, ENTRY_BYTES, HOPS_SHIFT, LOST, fillers, ovh, reframe
 from topics.engine import reclaim
+from topics.engine.alarms import Alarm
 from topics.engine.core import Core
+from topics.engine.dedupe import Pair
 from topics.engine.pins import Everything, Pin
 from topics.engine.router import ROWS_MAX, Position, Router
 from topics.engine.snapshot import Snapshots
@@ -49,11 +51,16 @@ KERNEL_CHUNK = 512
 _PACKED = np.dtype((np.void, ENTRY_BYTES))
 """An entry as it is on disk."""
 
+PIN_RUNS: Final = 16
+"""Runs at once for a pinned checkpoint; then there is a pause before each, and an end."""
+PIN_PAUSE_NS: Final = 100_000_000
+PIN_WAIT_NS: Final = 60_000_000_000
+
 
 class CheckpointResult:
     """What a checkpoint did: topics written, segments sealed by it."""
 
-    __slots__ = ("held", "pins", "sealed", "snapshot", "topics", "trouble")
+    __slots__ = ("held", "pins", "sealed", "snapshot", "topics", "trouble", "writers")
 
     def __init__(self) -> None:
         self.topics = 0
@@ -65,6 +72,8 @@ class CheckpointResult:
         """One that was left out, because a commit is being attached to it."""
         self.pins: list[Everything] = []
         """What its snapshot names is held by them."""
+        self.writers: dict[str, Pair] = {}
+        """Versions that were committed when its topics were captured, if there are pins."""
 
 
 class _Held(WalIo):
@@ -103,10 +112,12 @@ class _Job:
         """Delete frames that the cycle makes unnecessary."""
         self.unsettled = any(_holds_deletes(one) for one in index.segments.segments)
         """A segment in other hands keeps its marks: they are not on disk behind this cycle."""
-        if self.unsettled:
-            self.settles = 0
         self.sealed_before = sum(one.sealed for one in index.segments.segments)
         self.cycle: Cycle = index.segments.begin()
+        # It may have found an index damaged.
+        self.unsettled |= any(one.unindexed and len(one.pending) > 0 for one in index.segments.segments)
+        if self.unsettled:
+            self.settles = 0
         self.now_ms = now_ms
         self.seal = seal
         """Nothing stays active [S-288]."""
@@ -358,21 +369,39 @@ class Checkpointer:
         """Run a full checkpoint and hold what its snapshot names; files and snapshot are one state of the store [A-15].
 
         Marks of a segment that is being rewritten wait for the rewrite, so the run is repeated until none were left.
+        Those of a cold one may wait for a tier that is away: then nobody waits with them for ever.
         """
-        pins, files = self._core.pins, Everything()
+        core, pins, files = self._core, self._core.pins, Everything()
         pin = pins.make(files)
+        began_ns, runs = core.clock.monotonic_ns(), 0
 
         def over(outcome: CheckpointResult | TopicsError) -> None:
-            if isinstance(outcome, TopicsError) or self._core.closing:
+            now_ns = core.clock.monotonic_ns()
+            if isinstance(outcome, TopicsError) or core.closing:
                 pins.give_up(pin)
                 done(outcome if isinstance(outcome, TopicsError) else EngineClosed("the engine is closing"))
-            elif files.snapshot is None:
-                ask()
-            else:
+            elif files.snapshot is not None:
                 pins.start(pin, ms)
                 done(Pinned(outcome, pin))
+            elif now_ns - began_ns > PIN_WAIT_NS:
+                pins.give_up(pin)
+                why = "deletes wait for a segment whose index is away, or versions are committed all the time"
+                done(WalIo(OSError(why), "nothing is held"))
+            elif runs < PIN_RUNS:
+                ask()
+            else:
+                core.polls[files] = partial(closing, core.alarms.at(now_ns + PIN_PAUSE_NS, ask))
+
+        def closing(alarm: Alarm) -> None:
+            del core.polls[files]
+            alarm.cancel()
+            pins.give_up(pin)
+            done(EngineClosed("the engine is closing"))
 
         def ask() -> None:
+            nonlocal runs
+            runs += 1
+            core.polls.pop(files, None)
             self.ask(over, full=True, snapshot=True, pin=files)
 
         ask()
@@ -409,6 +438,8 @@ class Checkpointer:
         result = CheckpointResult()
         result.pins, self._pins = self._pins, []
         finish = partial(self._finished, result, asked)
+        if result.pins:
+            result.writers = dict(core.producers.writers())
         jobs = self._capture(full or final, result)
         if full:
             for shard in core.wal.shards:
@@ -698,10 +729,17 @@ class Checkpointer:
         reclaim.drop_dead(core)
         if forced or (may_snapshot and self._snapshots.due()):
             snapped = partial(self._snapped, result, finish)
-            pins = () if result.held is not None or any(job.unsettled for job in jobs) else result.pins
-            self._snapshots.take(self.number, force=forced, clean=False, done=snapped, pins=pins)
+            self._snapshots.take(
+                self.number, force=forced, clean=False, done=snapped, pins=self._settled_pins(jobs, result)
+            )
         else:
             finish(_trouble(result))
+
+    def _settled_pins(self, jobs: list[_Job], result: CheckpointResult) -> Sequence[Everything]:
+        """The pins, if files and snapshot are one state: no mark is missing, and no version was committed behind it."""
+        if not result.pins or result.held is not None or any(job.unsettled for job in jobs):
+            return ()
+        return result.pins if result.writers == dict(self._core.producers.writers()) else ()
 
     def _snapped(
         self,

@@ -37,7 +37,7 @@ from topics.engine.traffic import Traffic
 from topics.engine.turns import Turns
 from topics.engine.writers import Writers
 from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
-from topics.fs import Fs
+from topics.fs import Fs, maps_permit
 from topics.model import SERVER_WRITES, SYSTEM_TOPICS
 from topics.storage.lockfile import FailedSync
 from topics.storage.maps import MapCache
@@ -103,7 +103,7 @@ class Core:
         self.dir = dir
         """The data directory; empty for an engine in memory."""
         self.wal: Shards | None = None
-        self.maps = MapCache(fs, config.max_maps, config.segment_mmap)
+        self.maps = MapCache(fs, maps_permit(config.max_maps), config.segment_mmap)
         self.recent = RecentFrames(config.recent_cache_bytes)
         self.alarms = Alarms()
         self.turns = Turns(owner, clock, self.alarms)

@@ -215,16 +215,16 @@ class Rewriter:
         self.total = 0
         self._core = core
         self._busy = False
-        self._free_at_ms = 0
+        self._free_at_ns = 0
 
     def tick(self) -> None:
         """Begin a rewrite if one is due and the rate allows it."""
         core = self._core
         now = core.clock.now_ms()
-        if self._busy or not core.config.reclaim_rewrite or now < self._free_at_ms:
+        if self._busy or not core.config.reclaim_rewrite or core.clock.monotonic_ns() < self._free_at_ns:
             return
         for topic in core.topics.values():
-            if now - topic.rewritten_ms < core.config.rewrite_every_ms and topic.rewritten_ms:
+            if 0 <= now - topic.rewritten_ms < core.config.rewrite_every_ms and topic.rewritten_ms:
                 continue
             try:
                 one = self._due(topic)
@@ -232,6 +232,7 @@ class Rewriter:
                     self._begin(topic, one, now)
                     return
             except OSError as error:
+                self._busy = False
                 log.error("topic %r is not rewritten now: %s", topic.name, error)
 
     def _due(self, topic: Topic) -> Segment | None:
@@ -262,4 +263,4 @@ class Rewriter:
         """Wait as long as the bytes moved may take."""
         self._busy = False
         rate = max(self._core.config.reclaim_bytes_per_sec, 1)
-        self._free_at_ms = self._core.clock.now_ms() + moved * 1000 // rate
+        self._free_at_ns = self._core.clock.monotonic_ns() + moved * 1_000_000_000 // rate

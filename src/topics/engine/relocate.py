@@ -9,9 +9,9 @@
     rewrite   mostly dead cold segments come back smaller, at most once a day each, and move again [S-285]
     sweep     objects that no descriptor names, now and then [S-275, S-285]
 
-The first failure ends a round: whatever it was, the hot copy or the object stays in force and the next round tries
-again [S-312]. Local file work goes where all file work goes, so that closing waits for it; the tier nobody waits for.
-Owner only.
+A failure holds up nothing else, and some in a row end a round: whatever it was, the hot copy or the object stays in
+force and the next round tries again [S-312]. Local file work goes where all file work goes, so that closing waits for
+it; the tier nobody waits for. Owner only.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Final
 
 from topics.engine import reclaim
 from topics.engine.cold import Drop
-from topics.engine.core import Core
+from topics.engine.core import Core, guarded
 from topics.engine.topic import Topic
-from topics.errors import EngineClosed, TopicsError
+from topics.errors import EngineClosed, StoreDenied, StoreUnavailable, TopicsError
 from topics.storage import reclaim as storage
 from topics.storage.descriptor import Segment
 from topics.storage.segments import TopicSegments
@@ -49,7 +49,12 @@ SWEEP_MS: Final = 3_600_000
 
 Done = Callable[[BaseException | None], None]
 Job = Callable[[Done], None]
-"""Begins something, and is told when it is over; an error ends the round."""
+"""Begins something, and is told when it is over."""
+Key = tuple[str, int, int]
+"""Of a job: what, topic, first seq."""
+CLAIM: Final = ("claim", 0, 0)
+FAILED_MAX: Final = 3
+"""So many in a row, and the round is over: it is not one of them that is at fault."""
 
 
 class Relocator:
@@ -58,11 +63,14 @@ class Relocator:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._busy = False
-        self._jobs: deque[Job] = deque()
-        self._at_ms: dict[tuple[str, int, int], int] = {}
-        """When something was last done to a segment: what, topic, first seq."""
+        self._jobs: deque[tuple[Key, Job]] = deque()
+        self._failed: set[Key] = set()
+        """Jobs that failed when they were last tried: the others come first."""
+        self._failed_in_row = 0
+        self._at_ms: dict[Key, int] = {}
+        """When something was last done to a segment."""
         self._swept_ms: int | None = None
-        self._free_at_ms = 0
+        self._free_at_ns = 0
 
     def tick(self) -> None:
         """Begin a round, unless one is under way."""
@@ -71,6 +79,7 @@ class Relocator:
             return
         self._busy = True
         self._jobs.clear()
+        self._failed_in_row = 0
         self._plan(list(core.topics))
 
     # -- what is due -------------------------------------------------------------------------------------------------
@@ -81,32 +90,38 @@ class Relocator:
         for id in ids[:SLICE]:
             topic = core.topics.get(id)
             if topic is not None and topic.index.segments is not None:
-                self._plan_topic(topic, topic.index.segments)
+                try:
+                    self._plan_topic(topic, topic.index.segments)
+                except OSError as error:
+                    log.error("topic %r is not looked at by the relocator: %s", topic.name, error)
         if ids[SLICE:]:
             core.owner.soon(partial(self._plan, ids[SLICE:]))
             return
         for drop in core.cold.drops.values():
-            self._jobs.appendleft(partial(self._drop, drop))
+            self._jobs.appendleft((("drop", drop.topic_id, drop.first), partial(self._drop, drop)))
         for topic_id in core.cold.clears:
-            self._jobs.appendleft(partial(self._clear, topic_id))
+            self._jobs.appendleft((("clear", topic_id, 0), partial(self._clear, topic_id)))
         now = core.clock.now_ms()
         if self._swept_ms is None or not 0 <= now - self._swept_ms < SWEEP_MS:
-            self._jobs.append(self._sweep)
+            self._jobs.append((("sweep", 0, 0), self._sweep))
+        self._failed &= {key for key, _ in self._jobs}
+        self._jobs = deque(sorted(self._jobs, key=lambda job: job[0] in self._failed))
         if core.cold.is_unclaimed:
-            self._jobs.appendleft(partial(self._apart, core.cold.claim_now))
-        self._next(None)
+            self._jobs.appendleft((CLAIM, partial(self._apart, core.cold.claim_now)))
+        self._next()
 
     def _plan_topic(self, topic: Topic, segments: TopicSegments) -> None:
         for one in segments.segments:
             if not one.cold or one.stub:
                 continue
             if (one.unindexed or one.untagged) and self._is_due("mend", topic, one, MEND_MS):
-                self._jobs.append(partial(self._mend, topic, one))
+                self._jobs.append((("mend", topic.id, one.first), partial(self._mend, topic, one)))
             elif one.behind and self._is_due("follow", topic, one, self._core.config.cold_follow_ms):
-                self._jobs.append(partial(self._follow, topic, one))
+                self._jobs.append((("follow", topic.id, one.first), partial(self._follow, topic, one)))
             elif self._is_worth_rewriting(topic, one):
-                self._jobs.append(partial(self._rewrite, topic, one))
-        self._jobs.extend(partial(self._move, topic, one) for one in self._past_retention(topic, segments))
+                self._jobs.append((("rewrite", topic.id, one.first), partial(self._rewrite, topic, one)))
+        for one in self._past_retention(topic, segments):
+            self._jobs.append((("move", topic.id, one.first), partial(self._move, topic, one)))
 
     def _is_due(self, what: str, topic: Topic, one: Segment, every_ms: int) -> bool:
         at = self._at_ms.get((what, topic.id, one.first))
@@ -134,7 +149,7 @@ class Relocator:
 
     def _is_worth_rewriting(self, topic: Topic, one: Segment) -> bool:
         core = self._core
-        if not core.config.reclaim_rewrite or core.cold.is_failing or core.clock.now_ms() < self._free_at_ms:
+        if not core.config.reclaim_rewrite or core.cold.is_failing or core.clock.monotonic_ns() < self._free_at_ns:
             return False
         if not self._is_due("rewrite", topic, one, core.config.cold_rewrite_ms) or core.pins.is_frozen(
             topic.id, one.first
@@ -145,22 +160,35 @@ class Relocator:
 
     # -- one after another -------------------------------------------------------------------------------------------
 
-    def _next(self, error: BaseException | None) -> None:
-        if error is not None or not self._jobs or self._core.closing:
+    def _next(self) -> None:
+        if not self._jobs or self._failed_in_row >= FAILED_MAX or self._core.closing:
             self._busy = False
             return
-        job = self._jobs.popleft()
+        key, job = self._jobs.popleft()
         try:
-            job(lambda error: self._core.owner.soon(partial(self._next, error)))
+            job(partial(self._over, key))
         except (OSError, TopicsError) as failed:
             log.error("the relocator: %s", failed)
-            self._core.owner.soon(partial(self._next, failed))
+            self._over(key, failed)
+
+    def _over(self, key: Key, error: BaseException | None) -> None:
+        """A job that fails holds up no other; the next round has it behind them."""
+        if error is None:
+            self._failed.discard(key)
+            self._failed_in_row = 0
+        else:
+            self._failed.add(key)
+            self._failed_in_row += FAILED_MAX if key == CLAIM else 1  # before it is ours there is nothing to do
+        self._core.owner.soon(self._next)
 
     def _apart(self, work: Callable[[], object], done: Done) -> None:
         """Work that asks the tier."""
 
         def told(error: BaseException | None) -> None:
-            self._core.cold.note(error)
+            if error is None or (isinstance(error, StoreUnavailable) and not isinstance(error, StoreDenied)):
+                self._core.cold.note(error)
+            else:  # the tier is well; what is wrong is our own disk, or what we may do there
+                log.error("the relocator: %s", error)
             if error is None and self._core.closing:
                 error = EngineClosed("the engine is closing")
             done(error)
@@ -252,18 +280,23 @@ class Relocator:
 
         def written(error: BaseException | None) -> None:
             if error is None and not topic.removed and segments.find(one.first) is one:
-                mending.commit()
-                topic.forget_ahead()
-                topic.recount()
-                log.warning("topic %r: what was lost of segment %d is back", topic.name, one.first)
-            done(error)
+                guarded(back, done)
+            else:
+                done(error)
+
+        def back() -> None:
+            mending.commit()
+            topic.forget_ahead()
+            topic.recount()
+            log.warning("topic %r: what was lost of segment %d is back", topic.name, one.first)
+            done(None)
 
         self._apart(mending.run, fetched)
 
     def _rewrite(self, topic: Topic, one: Segment, done: Done) -> None:
         self._note("rewrite", topic, one)
         rate = max(self._core.config.reclaim_bytes_per_sec, 1)
-        self._free_at_ms = self._core.clock.now_ms() + one.data_len * 2000 // rate
+        self._free_at_ns = self._core.clock.monotonic_ns() + one.data_len * 2_000_000_000 // rate
         self.rewrite(topic, one, done)
 
     def rewrite(self, topic: Topic, one: Segment, done: Done) -> None:
@@ -288,7 +321,7 @@ class Relocator:
             if error is not None:
                 done(error)
             else:
-                reclaim.rewrite(core, topic, one, done, fetched.pop())
+                guarded(lambda: reclaim.rewrite(core, topic, one, done, fetched.pop()), done)
 
         self._apart(fetch, here)
 

@@ -333,6 +333,8 @@ class _Topic:
         """The counts of a snapshot row, which hold as long as its hash is the file's (06 §13)."""
         if row is None or footer is None or row.idx_xxh3 != footer_hash(raw):
             return
+        if row.flags & snapshot.COLD and not row.live:
+            return  # its index was lost when it was counted, as a start knows
         counted = stats(entries)
         said, real = (row.count, row.live, row.live_bytes), (len(entries), counted.live, counted.live_bytes)
         if said != real:

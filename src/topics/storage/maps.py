@@ -8,7 +8,8 @@ files whose size never changes may be leased; the size is checked when a file is
 the end of a file kills the process (13 §6).
 
 An entry in use is never evicted, nor is a pinned one, whose marks are not on disk yet. Everything else is, least
-recently used first, beyond `max_maps` entries or `COPIES_BYTES_MAX` bytes of copies. `forget` makes the next lease
+recently used first, beyond `max_maps` entries or `COPIES_BYTES_MAX` bytes of copies. Where `max_maps` mappings are
+pinned, no more files are mapped: each may hold a descriptor, and a checkpoint needs some. `forget` makes the next lease
 bring the file in anew; who still holds the old buffer keeps it until its lease ends.
 
 No view of a buffer may outlive its lease. One that does keeps its mapping alive until the view is gone, because a
@@ -128,6 +129,8 @@ class MapCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._copies_bytes = 0
+        self._pinned_maps = 0
+        """Mappings that cannot be evicted whatever comes."""
         self._brought_in = 0
         self._evicted = 0
         self._forgets = 0
@@ -190,6 +193,8 @@ class MapCache:
     def pin(self, entry: _Entry) -> None:
         """See `Lease.pin`."""
         with self._lock:
+            if not entry.pinned and entry.mapping is not None and self._entries.get(entry.path) is entry:
+                self._pinned_maps += 1
             entry.pinned = True
 
     def returned(self, entry: _Entry) -> None:
@@ -215,7 +220,7 @@ class MapCache:
             return Lease(self, entry, fresh=False), self._forgets
 
     def _map(self, path: str) -> mmap | None:
-        return self._fs.map(path) if self._use_mmap else None
+        return self._fs.map(path) if self._use_mmap and self._pinned_maps < self._max_maps else None
 
     def _read(self, path: str, size: int) -> bytearray:
         file = self._fs.open(path, "r")
@@ -268,5 +273,6 @@ class MapCache:
         entry = self._entries.pop(path, None)
         if entry is not None:
             self._copies_bytes -= entry.copied_bytes()
+            self._pinned_maps -= entry.pinned and entry.mapping is not None
             if entry.leases == 0:
                 entry.close()

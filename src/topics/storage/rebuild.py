@@ -203,6 +203,8 @@ class _Opening:
         is_cold = bool(row.flags & snapshot.COLD)
         if row.flags & snapshot.GAP or len(present.generations) != (not is_cold) or files.size(path) != size:
             return None
+        if is_cold and not row.live:
+            return None  # dead, or its index was lost when it was counted: what lives in it would be dropped
         footer = self._tail(path, size)
         generation = int.from_bytes(footer[4:6], "little")
         if footer[:4] != (codec.COLD if is_cold else codec.HOT) or footer_hash(footer) != row.idx_xxh3:

@@ -94,6 +94,8 @@ class Rewrite:
         assert segment.has_data if data is None else segment.cold
         assert not segment.busy
         with segments.entries(segment) as entries:
+            if segment.unindexed:
+                raise OSError(f"the index of segment {segment.first} of topic {segments.files.topic_id} is damaged")
             self._entries: Entries = entries.copy()
         self._lease = segments.reader.hold(segment)
         segment.busy = True

@@ -174,14 +174,12 @@ class TopicSegments:
         return Removed(records, accounted)
 
     def _mark(self, segment: Segment, rel: Marks, again: bool) -> Removed:
-        if segment.unindexed:
+        chosen = None if segment.unindexed else self._flag(segment, rel)
+        if chosen is None:
             # Nobody knows which of them live: they are marked when the index is back.
             segment.pending = np.union1d(segment.pending, rel).astype(np.uint32)
             return Removed(0, 0)
-        with self.reader.entries(segment, writable=True) as entries:
-            chosen = entries[rel]
-            live = live_of(chosen)
-            entries["flags"][rel[live]] |= np.uint8(codec.DELETED)
+        live = live_of(chosen)
         removed = stats(chosen[live])
         targets = rel[chosen["len"] != 0] if again else rel[live]
         segment.pending = np.union1d(segment.pending, targets).astype(np.uint32)
@@ -191,6 +189,15 @@ class TopicSegments:
             segment.live -= removed.live
             segment.live_bytes -= removed.live_bytes
         return Removed(removed.live, removed.live_bytes)
+
+    def _flag(self, segment: Segment, rel: Marks) -> Entries | None:
+        """Mark what lives of them; these entries as they were, None if the index is found to be lost just now."""
+        with self.reader.entries(segment, writable=True) as entries:
+            if segment.unindexed:
+                return None
+            chosen = entries[rel]
+            entries["flags"][rel[live_of(chosen)]] |= np.uint8(codec.DELETED)
+        return chosen
 
     def give_up(self, segment: Segment) -> None:
         """A lost segment cannot be refilled: the next cycle marks its live entries lost on disk [S-250]."""
@@ -213,27 +220,27 @@ class TopicSegments:
         flags = snapshot.SEALED if segment.sealed else 0
         flags |= (snapshot.COLD if segment.cold else 0) | (snapshot.GAP if segment.gap else 0)
         digest = segment.idx_xxh3 if segment.sealed else self.claim().idx_xxh3
-        if segment.sealed and len(segment.pending):
+        if segment.sealed and len(segment.pending) and not segment.unindexed:
             # The counts have marks that the file has not. Should a power loss take the deletes, nothing would replay
-            # them: no hash matches this row, so a start counts for itself.
+            # them: no hash matches this row, so a start counts for itself. One without its index is known in the tier
+            # by its hash [S-316], and of a cold one in which nothing lives no start believes the counts.
             digest = 0
         counts = (segment.live, segment.live_bytes)
         return SegmentRow(segment.first, segment.n, segment.data_len, flags, *counts, digest)
 
     def begin(self) -> Cycle:
-        """Begin a checkpoint cycle: take what is pending and hand out the active segment."""
+        """Begin a checkpoint cycle: take what is pending, hand out the active segment; an `OSError` changes nothing."""
         assert self._cycle is None, "a cycle of this topic is running"
         active = self.active
-        marked = [one for one in self.segments if self._is_marked(one)]
-        for one in marked if active is None else [*marked, active]:
-            one.busy = True
-        self._cycle = Cycle(
+        taken = [(one, self._marked(one)) for one in self.segments if self._is_marked(one)]
+        marked = [(one, copy) for one, copy in taken if copy is not None]
+        cycle = Cycle(
             CycleInput(
                 files=self.files,
                 limits=self.limits,
                 next_seq=self.end,
                 active=None if active is None else OpenSegment.copied(active),
-                marked=[self._marked(one) for one in marked],
+                marked=[copy for _, copy in marked],
                 strays=frozenset(self._strays),
                 reset=self._reset,
                 untrusted=self._untrusted,
@@ -241,19 +248,27 @@ class TopicSegments:
                 told=self.told,
             )
         )
-        return self._cycle
+        for one, _ in marked:
+            one.busy = True
+        if active is not None:
+            active.busy = True
+        self._cycle = cycle
+        return cycle
 
     def _is_marked(self, one: Segment) -> bool:
         if not one.sealed or one.gap is not None or one.busy or one.unindexed:
             return False
         return bool(len(one.pending)) or one.given_up or one.first in self.reader.damaged
 
-    def _marked(self, one: Segment) -> MarkedSegment:
-        """A cold segment's entries are handed over: nothing on disk could stand in for them [S-316]."""
+    def _marked(self, one: Segment) -> MarkedSegment | None:
+        """A cold segment's entries are handed over: nothing on disk could stand in for them [S-316].
+
+        None if they are found to be lost just now: what stands for them must not be taken for them.
+        """
         if not one.cold:
             return MarkedSegment.copied(one)
         with self.reader.entries(one) as entries:
-            return MarkedSegment.copied(one, entries.copy())
+            return None if one.unindexed else MarkedSegment.copied(one, entries.copy())
 
     def commit(self, cycle: Cycle) -> None:
         """The cycle's mark is durable: its segments are the copy of record (06 §12 step 6)."""

@@ -18,6 +18,7 @@ from topics.engine.engine import Engine
 from topics.engine.pins import Everything, Files
 from topics.errors import TopicNotFound
 from topics.fs import Mode
+from topics.storage import maps
 from topics.storage.reindex import find_frames
 from topics.testing import ManualClock, SimFs
 from topics.testing.simfs import SimFile
@@ -310,6 +311,43 @@ def test_the_background_leaves_a_topic_alone_that_was_just_rewritten() -> None:
     assert not [path for path in store.files(".data") if "0000000000000009.g" in path]
     store.pass_time(3000)
     assert [path for path in store.files(".data") if "0000000000000009.g" in path]
+
+
+def generations(store: Store) -> list[int]:
+    return [one.generation for one in store.engine.plan(TOPIC).segments]
+
+
+def test_the_background_is_not_stopped_by_a_clock_that_is_set_back() -> None:
+    """S-282"""
+    store = filled(30, reclaim_rewrite=True, rewrite_min_bytes=1)
+    engine = store.engine
+    engine.delete(TOPIC, seqs=list(range(1, 8)))
+    store.pass_time(3000)
+    assert generations(store) == [1, 0, 0, 0]
+    store.clock.jump(-86_400_000)
+    engine.delete(TOPIC, seqs=list(range(9, 16)))
+    store.pass_time(3000)
+    assert generations(store) == [1, 1, 0, 0]
+    engine.delete(TOPIC, seqs=list(range(17, 24)))
+    store.pass_time(5000)
+    assert generations(store) == [1, 1, 0, 0], "at most once per 10 s, also by the new clock"
+    store.pass_time(8000)
+    assert generations(store) == [1, 1, 1, 0]
+
+
+def test_the_background_goes_on_after_an_error_at_the_beginning_of_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-282: here memory has no room for an index, and it cannot be read a second time."""
+    monkeypatch.setattr(maps, "COPIES_BYTES_MAX", 0)
+    store = filled(30, reclaim_rewrite=True, rewrite_min_bytes=1, rewrite_every_ms=0)
+    engine = store.engine
+    engine.delete(TOPIC, seqs=list(range(1, 8)))
+    engine.checkpoint(full=True)
+    store.fail("open", path="0000000000000001.idx", index=2)
+    store.pass_time(1000)
+    assert (len(store.faults.hits), generations(store)) == (1, [0, 0, 0, 0])
+    store.pass_time(2000)
+    assert generations(store) == [1, 0, 0, 0]
+    assert kit.everything(engine).seqs == list(range(8, 31))
 
 
 def test_what_a_pin_holds_stays_as_long_as_it_does() -> None:

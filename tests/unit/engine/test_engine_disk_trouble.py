@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from functools import partial
@@ -788,3 +790,44 @@ def test_a_delete_that_fails_while_it_is_marked_shows_whole_or_not_at_all(
         if not struck:
             break
     assert index > 1
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from topics.engine.config import EngineConfig
+from topics.engine.engine import Engine
+from topics.model import new
+
+CONFIG = EngineConfig(segment_max_events=2, wal_file_bytes=1 << 20, min_free_bytes=0, wal_init_zero=False)
+
+def seen(engine):
+    found, page = [], None
+    while page is None or not page.caught_up:
+        page = engine.read("t", page.next_from_seq if page else 0)
+        found += [one.data for one in page.records]
+    return found
+
+with Engine.open(sys.argv[1], CONFIG) as engine:
+    engine.put_topic("t", {"durability": "fsync"})
+    engine.append("t", [new(n) for n in range(1, 801)])
+    engine.checkpoint(full=True)
+    assert seen(engine) == list(range(1, 801))
+    engine.append("t", [new(801)])
+    if sys.argv[2] == "delete":
+        assert engine.delete("t", seqs=list(range(1, 801, 2))).deleted == 400
+    engine.checkpoint(full=True)
+    kept = [n for n in range(1, 802) if n % 2 == 0 or n == 801 or sys.argv[2] == "read"]
+    assert seen(engine) == kept
+with Engine.open(sys.argv[1], CONFIG) as engine:
+    assert seen(engine) == kept
+    print("ok")
+"""
+
+
+@pytest.mark.parametrize("what", ["read", "delete"])
+def test_more_segments_than_descriptors_are_read_deleted_from_and_written_behind(what: str, tmp_path: Path) -> None:
+    """[S-155] 400 of them with 256 descriptors."""
+    run = [sys.executable, "-c", FEW_DESCRIPTORS, str(tmp_path / "store"), what]
+    ended = subprocess.run(run, capture_output=True, text=True, check=False, timeout=kit.WAIT_S)
+    assert (ended.stdout, ended.returncode) == ("ok\n", 0), ended.stderr[-2000:]

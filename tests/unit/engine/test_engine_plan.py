@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.unit.engine import kit
+from tests.unit.engine import test_tiering as tiering
 from tests.unit.engine.kit import Store
 from topics import paths
 from topics.engine import delete as deleting
 from topics.engine import plan as planning
-from topics.engine.checkpoint import Pinned
+from topics.engine.checkpoint import Checkpointer, Pinned
 from topics.engine.delete import Removal
 from topics.engine.plan import Plan
-from topics.errors import LimitReached, PinNotFound, TopicNotFound
+from topics.errors import EngineClosed, LimitReached, PinNotFound, TopicNotFound, WalIo
 from topics.storage.view import Batch, StoreView
 
 PER_SEGMENT = 3
@@ -529,3 +531,67 @@ def test_a_pinned_snapshot_waits_for_marks_of_a_segment_in_other_hands() -> None
     assert view is not None
     seqs = [seq for part in view.scan() if isinstance(part, Batch) for seq in part.seqs.tolist()]
     assert 5 not in seqs
+
+
+def asked_without_the_tier(patch: pytest.MonkeyPatch) -> tuple[Store, dict[str, bytes], list[Any]]:
+    """A pinned checkpoint is asked for, while a delete waits for an index that only the tier has, and that is away."""
+    store = tiering.store_of(12)
+    store.engine.checkpoint(full=True)
+    tiering.flip_stub(store)
+    away = tiering.unmount(store)
+    assert kit.gap(store.engine.read(kit.TOPIC, 3)) == (4, 6, "corrupt")
+    store.engine.delete(kit.TOPIC, seqs=[5])
+    runs: list[int] = []
+    ask = Checkpointer.ask
+
+    def counted(self: Checkpointer, *given: Any, **more: Any) -> None:
+        runs.append(len(runs))
+        assert len(runs) < 1000, "it is asked for ever, and nobody else gets a turn"
+        ask(self, *given, **more)
+
+    patch.setattr(Checkpointer, "ask", counted)
+    outcome: list[Any] = []
+    with store.engine.owner:
+        store.engine.begin_checkpoint(outcome.append, 60_000)
+    assert outcome == []
+    return store, away, outcome
+
+
+def test_a_pinned_checkpoint_waits_a_minute_for_a_tier_that_is_away_and_holds_nothing_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A-15: drops go on."""
+    store, _, outcome = asked_without_the_tier(monkeypatch)
+    store.put("other")
+    kit.each(store.engine, 7, name="other")
+    store.engine.checkpoint(full=True)
+    data = next(path for path in store.files(".data") if path.endswith(f"02/{paths.segment(1, 'data')}"))
+    store.engine.delete("other", before_seq=7)
+    store.pass_time(55_000)
+    assert outcome == []
+    assert data in store.files()
+    store.pass_time(6000)
+    assert [type(one) for one in outcome] == [WalIo]
+    assert len(store.engine.core.pins) == 0
+    store.engine.checkpoint(full=True)
+    assert data not in store.files()
+
+
+def test_a_pinned_checkpoint_goes_on_when_the_tier_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A-15, S-316"""
+    store, away, outcome = asked_without_the_tier(monkeypatch)
+    tiering.mount(store, away)
+    store.pass_time(10_000)
+    (found,) = outcome
+    assert isinstance(found, Pinned)
+    assert [len(one.pending) for one in tiering.segments_of(store.engine)] == [0] * 4
+    assert kit.everything(store.engine).values == [n for n in range(1, 13) if n != 5]
+
+
+def test_a_pinned_checkpoint_that_waits_for_the_tier_is_told_when_the_engine_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A-15, API-5: nobody waits for ever."""
+    store, _, outcome = asked_without_the_tier(monkeypatch)
+    store.engine.close()
+    assert [type(one) for one in outcome] == [EngineClosed]

@@ -15,15 +15,17 @@ from topics.engine import read as reading
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.engine.salvage import salvage
-from topics.errors import ColdStoreMismatch, StoreUnavailable
+from topics.errors import ColdStoreMismatch, StoreDenied, StoreUnavailable, WalIo
 from topics.fs import Fs, OsFs
 from topics.model import new
 from topics.storage.descriptor import Segment
 from topics.storage.inspect import inspect
+from topics.storage.reclaim import Rewrite
 from topics.storage.tiers.folder import FolderRoot
 from topics.storage.tiers.store import SegmentId
 from topics.storage.view import Batch, StoreView
 from topics.testing import ManualClock
+from topics.testing.delayedstore import DelayedRoot
 
 DAY_MS = 86_400_000
 
@@ -66,6 +68,14 @@ def unmount(store: kit.Store) -> dict[str, bytes]:
 
 def mount(store: kit.Store, files: dict[str, bytes]) -> None:
     store.sim.load(files)
+
+
+def flip_stub(store: kit.Store, number: int = 1) -> str:
+    """A byte of a cold segment's index changes at rest, and nobody has it in memory."""
+    path = hot_files(store, ".idx")[number]
+    store.sim.flip_bit(path, 3, 1)
+    store.engine.core.maps.clear()
+    return path
 
 
 # -- moving ------------------------------------------------------------------------------------------------------------
@@ -388,6 +398,20 @@ def test_a_mostly_dead_cold_segment_comes_back_smaller_and_moves_again() -> None
     assert kit.everything(store.engine).values == list(range(3, 21))
 
 
+def test_a_clock_that_is_set_back_does_not_keep_cold_segments_from_being_rewritten() -> None:
+    """[S-285] The rate is kept by a clock that nobody sets."""
+    store = store_of(20, reclaim_rewrite=True, rewrite_min_bytes=10)
+    store.engine.delete(kit.TOPIC, seqs=[1, 2])
+    store.engine.checkpoint(full=True)
+    for _ in range(3):
+        store.relocate()
+    store.clock.jump(-DAY_MS)
+    store.engine.delete(kit.TOPIC, seqs=[4, 5])
+    store.pass_time(20_000, 5000)
+    assert [one.generation for one in segments_of(store.engine)[:3]] == [1, 1, 0]
+    assert kit.everything(store.engine).values == [n for n in range(3, 21) if n not in (4, 5)]
+
+
 def test_old_objects_of_a_rewritten_segment_wait_for_the_pin_of_a_plan_that_names_them() -> None:
     """[A-8] Also while the segment moves again, and while objects are swept."""
     store = store_of(20, reclaim_rewrite=True, rewrite_min_bytes=10)
@@ -533,6 +557,112 @@ def test_a_tier_that_is_no_longer_configured_keeps_everything_else_going() -> No
     assert kit.everything(store.engine).values == list(range(1, 22, 2))
 
 
+class Refusing:
+    """The tier of a store, with calls that are refused."""
+
+    def __init__(self, store: kit.Store, *calls: str, error: StoreUnavailable) -> None:
+        self.calls = set(calls)
+        self.refused = 0
+        self._error = error
+        root = store.engine.core.cold.root
+        assert root is not None
+        store.engine.core.cold.root = DelayedRoot(root, self._before)
+
+    def _before(self, call: str) -> None:
+        if call in self.calls:
+            self.refused += 1
+            raise self._error
+
+
+@pytest.mark.parametrize("call", ["delete", "clear"])
+@pytest.mark.parametrize("error", [StoreUnavailable, StoreDenied])
+def test_objects_that_cannot_be_deleted_keep_no_segment_from_being_moved(
+    call: str, error: type[StoreUnavailable]
+) -> None:
+    """[S-312, S-318] They stay in line, behind everything else."""
+    store = store_of(12)
+    store.put("other")
+    Refusing(store, call, error=error("not now"))
+    if call == "delete":
+        store.engine.delete(kit.TOPIC, before_seq=4)
+    else:
+        store.engine.delete_topic(kit.TOPIC)
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    kit.each(store.engine, 7, name="other")
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    assert cold_of(store.engine, "other") == [True, True, False]
+    assert len(store.engine.core.cold.drops) + len(store.engine.core.cold.clears) == 1
+
+
+def test_a_tier_that_denies_deleting_is_not_taken_for_one_that_fails() -> None:
+    """[S-318, S-323] Its records are read as ever, however often the objects are asked to go."""
+    store = store_of(12, cold_cache_bytes=0)
+    tier = Refusing(store, "delete", error=StoreDenied("not you"))
+    store.engine.delete(kit.TOPIC, before_seq=4)
+    store.engine.checkpoint(full=True)
+    for _ in range(20):
+        store.relocate()
+        assert not store.engine.core.cold.is_failing
+    assert tier.refused >= 20
+    assert kit.everything(store.engine).values == list(range(4, 13))
+
+
+def test_a_segment_that_cannot_be_read_here_holds_up_no_other_and_no_cold_read() -> None:
+    """[S-312, S-323] What is wrong is our own disk, and one file of it."""
+    store = store_of(12, cold_cache_bytes=0)
+    kit.each(store.engine, 6, start=13)
+    store.engine.checkpoint(full=True)
+    store.fail("open", times="always", path=hot_files(store, ".data")[0])
+    store.put("other")
+    for run in range(10):
+        kit.each(store.engine, 3, name="other", start=1 + 3 * run)
+        store.engine.checkpoint(full=True)
+        store.relocate()
+        assert not store.engine.core.cold.is_failing
+    assert kit.seqs(store.engine.read(kit.TOPIC, 0, limit=12)) == list(range(1, 13))
+    assert cold_of(store.engine) == [True] * 4 + [False, True]
+    assert cold_of(store.engine, "other") == [True] * 10
+    store.mend()
+    store.relocate()
+    assert cold_of(store.engine) == [True] * 6
+
+
+def test_an_index_that_cannot_be_read_while_a_round_is_planned_ends_no_round() -> None:
+    """[S-312] Its own topic comes with the next one."""
+    store = store_of(12, reclaim_rewrite=True, rewrite_min_bytes=10)
+    store.engine.delete(kit.TOPIC, seqs=[4, 5])
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    store.put("other")
+    kit.each(store.engine, 6, name="other")
+    store.engine.checkpoint(full=True)
+    store.engine.core.maps.clear()
+    store.fail("open", path=hot_files(store, ".idx")[1])
+    store.pass_time(6000)
+    assert len(store.faults.hits) == 1
+    assert cold_of(store.engine, "other") == [True, True]
+    store.pass_time(20_000, 5000)
+    one = segments_of(store.engine)[1]
+    assert (one.generation, one.cold) == (1, True)
+    assert kit.everything(store.engine).values == [n for n in range(1, 13) if n not in (4, 5)]
+
+
+def test_a_tier_that_is_dead_is_not_asked_once_for_every_segment() -> None:
+    """[S-312] A few failures in a row end the round."""
+    store = kit.Store("cold")
+    store.put()
+    kit.each(store.engine, 60)
+    store.engine.checkpoint(full=True)
+    tier = Refusing(store, "store_id", "topics", "list", "len", "digest", "put", error=StoreUnavailable("gone"))
+    store.relocate()
+    assert 1 <= tier.refused <= 3
+    tier.calls.clear()
+    store.relocate()
+    assert all(cold_of(store.engine))
+
+
 def test_an_empty_root_is_claimed_only_by_a_store_without_cold_segments() -> None:
     """[S-14] Another store's root ends the start."""
     store = kit.Store("cold")
@@ -617,6 +747,160 @@ def test_a_lost_stub_without_the_tier_reads_as_damage_until_the_tier_is_back() -
     store.engine.checkpoint(full=True)
     store.kill()
     assert kit.everything(store.engine).values == [1, 3, 7, 9, 11]
+
+
+@pytest.mark.parametrize("stop", ["", *kit.STOPS])
+@pytest.mark.parametrize("given", [{"seqs": [5]}, {"match": "t:1"}], ids=["seqs", "match"])
+def test_a_delete_that_is_the_first_to_meet_a_damaged_stub_is_not_forgotten(given: dict[str, Any], stop: str) -> None:
+    """[S-316, INV-8] Whatever checkpoints, snapshots and stops come before the tier gives the index back."""
+    store = store_of(12)
+    store.engine.checkpoint(full=True)
+    flip_stub(store)
+    store.engine.delete(kit.TOPIC, **given)
+    for _ in range(2):
+        store.engine.checkpoint(full=True)
+    if stop:
+        store.trim()
+        store.stop(stop)
+    store.relocate()
+    kept = [n for n in range(1, 13) if n != 5] if "seqs" in given else list(range(2, 13, 2))
+    assert kit.everything(store.engine).values == kept
+    store.engine.checkpoint(full=True)
+    for how in ("killed", "crashed"):
+        store.stop(how)
+        seen = kit.everything(store.engine)
+        assert (seen.values, seen.ranges) == (kept, [])
+
+
+def test_a_replayed_delete_that_is_the_first_to_meet_a_damaged_stub_is_not_forgotten() -> None:
+    """[S-316, INV-8] It was acknowledged before the kill."""
+    store = store_of(12)
+    store.engine.checkpoint(full=True)
+    store.engine.delete(kit.TOPIC, seqs=[5])
+    flip_stub(store)
+    store.kill()
+    store.engine.checkpoint(full=True)
+    store.relocate()
+    kept = [n for n in range(1, 13) if n != 5]
+    assert kit.everything(store.engine).values == kept
+    store.kill()
+    assert kit.everything(store.engine).values == kept
+
+
+@pytest.mark.parametrize("stop", ["", *kit.STOPS])
+def test_a_checkpoint_that_is_the_first_to_meet_a_damaged_stub_writes_nothing_over_it(stop: str) -> None:
+    """[S-316, S-317] Nor over the tier's index; the log keeps the delete until the index is back."""
+    store = kit.Store("cold")
+    store.put()
+    kit.each(store.engine, 7)
+    store.engine.checkpoint(full=True)
+    store.engine.delete(kit.TOPIC, seqs=[2])
+    store.relocate()
+    path = flip_stub(store, 0)
+    stub = store.sim.files()[path]
+    away = unmount(store)
+    store.engine.checkpoint(full=True)
+    store.trim()
+    assert store.sim.files()[path] == stub
+    assert len(store.engine.core.names[kit.TOPIC].needed) == 1
+    if stop:
+        store.stop(stop)
+    mount(store, away)
+    store.clock.advance(60_001)
+    store.relocate()
+    kept = [1, 3, 4, 5, 6, 7]
+    seen = kit.everything(store.engine)
+    assert (seen.values, seen.ranges) == (kept, [])
+    store.engine.checkpoint(full=True)
+    assert store.engine.core.names[kit.TOPIC].needed == []
+    store.clock.advance(60_001)
+    store.relocate()
+    assert store.sim.files()[path.replace("store/", "cold/")] == store.sim.files()[path]
+    store.kill()
+    seen = kit.everything(store.engine)
+    assert (seen.values, seen.ranges) == (kept, [])
+
+
+def test_a_rewrite_that_is_the_first_to_meet_a_damaged_stub_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[S-285, S-316] What stands for the index is not taken for it."""
+    store = store_of(20, reclaim_rewrite=True, rewrite_min_bytes=10)
+    store.engine.delete(kit.TOPIC, seqs=[1, 2])
+    store.engine.checkpoint(full=True)
+    held = Held(store, monkeypatch, "Relocator.rewrite.<locals>.fetch")
+    store.relocate()
+    store.relocate()
+    flip_stub(store, 0)
+    held.go_on()
+    monkeypatch.undo()
+    one = segments_of(store.engine)[0]
+    assert (one.generation, one.cold, one.busy, one.unindexed) == (0, True, False, True)
+    segments = store.engine.core.names[kit.TOPIC].index.segments
+    assert segments is not None
+    with pytest.raises(OSError, match=r"index of segment 1 .* is damaged"):
+        Rewrite(segments, one, b"")
+    store.relocate()
+    seen = kit.everything(store.engine)
+    assert (seen.values, seen.ranges) == (list(range(3, 21)), [])
+
+
+@pytest.mark.parametrize("stop", ["", *kit.STOPS])
+def test_what_was_not_counted_because_its_stub_is_damaged_does_not_pass_for_dead(stop: str) -> None:
+    """[S-274, S-316] No object goes, whatever a snapshot says of it and whoever believes that."""
+    store = store_of(12)
+    store.engine.checkpoint(full=True)
+    away = unmount(store)
+    flip_stub(store)
+    assert kit.gap(store.engine.read(kit.TOPIC, 3)) == (4, 6, "corrupt")
+    store.trim()
+    if stop:
+        store.stop(stop)
+    mount(store, away)
+    kit.write(store.engine, 13)
+    for _ in range(2):
+        store.engine.checkpoint(full=True)
+        store.clock.advance(60_001)
+        store.relocate()
+    assert len(cold_files(store, ".data")) == 4
+    seen = kit.everything(store.engine)
+    assert (seen.values, seen.ranges) == (list(range(1, 14)), [])
+    found = inspect(store.sim, "store", cold="cold", in_use=True).findings
+    assert {one.code for one in found if one.severity != "note"} == set()
+
+
+def test_a_stub_that_is_back_and_cannot_be_read_does_not_pass_for_dead() -> None:
+    """[S-274, S-316] The next round tries again."""
+    store = store_of(12)
+    path = flip_stub(store)
+    assert kit.everything(store.engine).ranges == [(4, 6, "corrupt")]
+    store.fail("open", path=path, index=2)
+    store.relocate()
+    assert len(store.faults.hits) == 1
+    kit.write(store.engine, 13)
+    store.engine.checkpoint(full=True)
+    store.clock.advance(60_001)
+    store.relocate()
+    seen = kit.everything(store.engine)
+    assert (seen.values, seen.ranges) == (list(range(1, 14)), [])
+
+
+def test_an_index_that_cannot_be_opened_leaves_its_segment_in_nobodys_hands() -> None:
+    """[S-158] The checkpoint that met it says so, the next one does all of it, and the log lets go of the delete."""
+    store = store_of(12)
+    store.engine.delete(kit.TOPIC, seqs=[5])
+    store.engine.core.maps.clear()
+    store.fail("open", path=hot_files(store, ".idx")[1])
+    with pytest.raises(WalIo, match="stay in the log"):
+        store.engine.checkpoint(full=True)
+    assert not any(one.busy for one in segments_of(store.engine))
+    store.engine.checkpoint(full=True)
+    topic = store.engine.core.names[kit.TOPIC]
+    assert (topic.needed, [len(one.pending) for one in segments_of(store.engine)]) == ([], [0] * 4)
+    before = store.files(".log")
+    store.trim()
+    assert before
+    assert not set(before) & set(store.files(".log"))
+    store.kill()
+    assert kit.everything(store.engine).values == [n for n in range(1, 13) if n != 5]
 
 
 def test_only_salvage_makes_what_the_tier_lost_final() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from mmap import mmap
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,34 @@ def test_copies_on_the_heap_are_bounded_by_bytes(make: Make, monkeypatch: pytest
     for n in range(10):
         cache.lease(at(f"f{n}"), 100).release()
     assert cache.statistics().copies_bytes <= 250
+
+
+def test_no_more_files_are_mapped_than_there_may_be_even_if_all_of_them_are_pinned(tmp_path: Path) -> None:
+    """S-155: what is pinned beyond that is read; a mapping may hold a descriptor, and others need some."""
+    mapped: list[str] = []
+
+    class Counting(OsFs):
+        def map(self, path: str) -> mmap | None:
+            mapped.append(path)
+            return super().map(path)
+
+    cache = MapCache(Counting(), 3)
+    paths = [str(tmp_path / f"f{n}") for n in range(10)]
+    for n, path in enumerate(paths):
+        Path(path).write_bytes(bytes([n]) * 100)
+        with cache.lease(path, 100) as lease:
+            lease.pin()
+            lease.pin()
+            lease.buffer[7] = 200
+    assert mapped == paths[:3]
+    assert cache.lease_mapped(paths[4], 100) is not None, "it is in memory as it is"
+    for n, path in enumerate(paths):
+        with cache.lease(path, 100) as lease:
+            assert (lease.fresh, lease.buffer[7], lease.buffer[8]) == (False, 200, n)
+    for path in paths:
+        cache.forget(path)
+    with cache.lease(paths[9], 100) as lease:
+        assert (lease.fresh, lease.buffer[7], mapped[3:]) == (True, 9, paths[9:])
 
 
 def test_an_error_of_the_disk_comes_through_and_leaves_nothing_behind() -> None:

@@ -21,7 +21,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from topics.errors import SettingsError, StoreUnavailable
+from topics.errors import SettingsError, StoreDenied, StoreUnavailable
 from topics.storage.tiers.place import ObjectPlace
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ class Bucket:
             text = str(error)
             if doing == "read" and (_status(text) == 416 or _START_BEYOND.search(text)):
                 raise Beyond from None
-            raise StoreUnavailable(f"{self.name}: cannot {doing}: {_words(error)}") from None
+            kind = StoreDenied if _is_denied(error) else StoreUnavailable
+            raise kind(f"{self.name}: cannot {doing}: {_words(error)}") from None
 
     def _judge_absent(self, doing: str, key: str | None, text: str) -> None:
         """Raise unless a 404 was the object's own: the bucket can be listed, and the key is not in it."""
@@ -240,6 +241,11 @@ def _code(text: str) -> str:
     return found[1] if found else ""
 
 
+def _is_denied(error: Exception) -> bool:
+    denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+    return _status(str(error)) in (401, 403) or isinstance(error, denied)
+
+
 def _words(error: Exception) -> str:
     """What went wrong, without a byte that the store or the library chose but the name of an S3 error code."""
     text = str(error)
@@ -249,7 +255,7 @@ def _words(error: Exception) -> str:
     said = f"{status} {code}".strip() if status is not None else ""
     if code in _MISSING:
         return "the bucket does not exist"
-    if status in (401, 403) or isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)):
+    if _is_denied(error):
         return f"access is denied ({said or 'no permission'})"
     if status is not None:
         return f"it answered {said}"

@@ -252,13 +252,17 @@ class Mending:
         files.sync_dir()
 
     def commit(self) -> None:
-        """The owner: the segment can be read again."""
+        """The owner: the segment can be read again; an `OSError` leaves it as lost as it was."""
         segment = self._segment
         segment.untagged = segment.untagged and self._tags is None
         self._segments.reader.forget(segment)
         if self._raw is not None:
             adopt_stub(segment, self._raw)
-            self._segments.recount(segment)
+            try:
+                self._segments.recount(segment)
+            except OSError:
+                segment.unindexed = True  # not counted, it would pass for dead and be dropped
+                raise
 
 
 def adopt_stub(segment: Segment, raw: bytes) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import obstore
 import pytest
+from obstore import exceptions
 
-from topics.errors import SettingsError
+from topics.errors import SettingsError, StoreDenied, StoreUnavailable
 from topics.storage.tiers.bucket import Patience
 from topics.storage.tiers.folder import FolderRoot
 from topics.storage.tiers.object import ObjectRoot
@@ -72,6 +74,35 @@ def test_whoever_uses_a_folder_never_loads_the_library() -> None:
         "print('obstore' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "denied"),
+    [
+        (exceptions.PermissionDeniedError("no"), True),
+        (exceptions.UnauthenticatedError("no"), True),
+        (
+            exceptions.GenericError("Server returned non-2xx status code: 403 Forbidden: <Code>AccessDenied</Code>"),
+            True,
+        ),
+        (exceptions.GenericError("Server returned non-2xx status code: 401 Unauthorized"), True),
+        (exceptions.GenericError("Server returned non-2xx status code: 503 Service Unavailable"), False),
+        (exceptions.GenericError("error sending request"), False),
+    ],
+)
+def test_a_store_that_answers_no_is_told_from_one_that_does_not_answer(
+    error: Exception, denied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[S-323] The first works; nobody leaves it alone for what he may not do there."""
+
+    def refuse(*given: object) -> None:
+        raise error
+
+    root = open_root("memory://denied/p", SimFs(seed=1))
+    monkeypatch.setattr(obstore, "delete", refuse)
+    with pytest.raises(StoreUnavailable, match="cannot delete") as caught:
+        root.topic(1).delete(SegmentId(1))
+    assert isinstance(caught.value, StoreDenied) == denied
 
 
 def test_the_patience_of_the_contract_is_the_default() -> None:

@@ -296,6 +296,10 @@ class Producer(msgspec.Struct, frozen=True):
         return cls(id, check_u64(epoch, "producer.epoch"), check_u64(index, "producer.index"))
 
 
+SELECTOR_BYTES_MAX: Final = 65_536
+"""The longest tag that there can be, and a `*` behind it [S-40]."""
+
+
 class Selector(NamedTuple):
     """Which tags a delete or a router picks. As a tuple it is the stored form: no `*` in a `Glob` [S-42]."""
 
@@ -314,7 +318,8 @@ class Selector(NamedTuple):
         subject, operator, value = match
         if subject != "tag":
             raise CallerError('match selects by "tag" only')
-        utf8_bytes(value, "match")
+        if utf8_bytes(value, "match") > SELECTOR_BYTES_MAX:
+            raise CallerError(f"match must have at most {SELECTOR_BYTES_MAX} bytes: no tag is longer")
         if operator == "Eq":
             return cls("Eq", value)
         if operator != "Glob":

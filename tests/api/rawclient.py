@@ -176,6 +176,18 @@ def in_chunks(body: bytes, size: int = 7) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
+def in_flight(server: Running) -> int:
+    """In-flight slots that are taken, of all keys [RES-7]."""
+    return server.on_loop(lambda: sum(key.usage.inflight for key in server.server.app.keys.keys))
+
+
+def leave(server: Running, client: RawClient) -> None:
+    """The client goes, and the server knows it."""
+    served = server.on_loop(lambda: client.served)
+    client.reset()
+    until(server, lambda: served not in [front._spoken for front in server.server.connections.open])
+
+
 def exists(server: Running, topic: str) -> bool:
     """Whether a topic was created."""
     return server.on_loop(lambda: topic in server.server.app.engine.core.names)  # type: ignore[union-attr]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 import random
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
 
+from tests.api.expect import ok
 from tests.api.kit import Running, records, running
+from tests.api.rawclient import RawClient, in_flight, leave, request, until
 
 JSON = {"content-type": "application/json"}
 PACKED = {**JSON, "content-encoding": "gzip"}
@@ -109,6 +113,27 @@ def test_an_inflated_body_is_given_back_when_it_is_staged(server: Running, clien
     client.post(f"/v0/topics/{topic}", content=gzip.compress(b"[" + BODY), headers=PACKED)
     client.post(f"/v0/topics/{topic}", content=b"junk" * 10_000, headers=PACKED)
     assert server.on_loop(lambda: server.server.app.buffered.used) == 0
+
+
+def test_a_client_that_leaves_while_its_body_is_inflated_gives_its_slot_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[RES-7, API-23]: nothing of it is executed."""
+    env = {"TOPICS_API_KEYS": "k", "TOPICS_MAX_INFLIGHT_PER_KEY": "1"}
+    with running(env=env) as server, server.client(key="k") as client:
+        app, held = server.server.app, list[Callable[[], None]]()
+
+        def hold(work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+            held.append(lambda: then(work()))
+
+        monkeypatch.setattr(app, "aside", hold)
+        fields = ["Authorization: Bearer k", "Content-Encoding: gzip"]
+        with RawClient(server) as gone:
+            gone.send(request("POST", "/v0/topics/t", *fields, body=gzip.compress(large_body(100_000))))
+            until(server, lambda: bool(held))
+            assert in_flight(server) == 1
+            leave(server, gone)
+        server.on_loop(held.pop())
+        assert (in_flight(server), server.on_loop(lambda: app.buffered.used)) == (0, 0)
+        assert ok(client.get("/v0/topics"))["topics"] == []
 
 
 # -- out -------------------------------------------------------------------------------------------------------------

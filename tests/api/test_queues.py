@@ -320,7 +320,7 @@ def test_calls_on_leases_are_checked_in_order(client: httpx.Client, topic: str, 
         del body[missing]
         invalid(client.post(path, json=body))
     many = list(range(1001))
-    for token in ("lease_", "lease_G", "Lease_1", "1f", " ", "lease_1 "):
+    for token in ("lease_", "lease_G", "Lease_1", "1f", " ", "lease_1 ", "lease_1 lease_2"):
         assert "lease_ids" in invalid(client.post(path, json=body_of(verb, seqs=many, node="", lease_ids=[token])))
     assert "node" in invalid(client.post(path, json=body_of(verb, seqs=many, node="")))
     too_many = {"seqs": 1001, "max": 1000}

@@ -115,6 +115,15 @@ def test_a_bad_selector_is_refused_before_the_topic_is_looked_for(
         assert seqs(diff(client, topic))[:1] == [1]
 
 
+def test_a_match_that_no_tag_can_have_is_refused_and_deletes_go_on(client: httpx.Client, topic: str) -> None:
+    """[DLR-1, S-40]"""
+    tagged(client, topic, "x", "y")
+    for match in ("x" * 65_537, ["tag", "Eq", "x" * 65_537], "x" * 65_536 + "*"):
+        assert "65536 bytes" in invalid(client.post(f"/v0/topics/{topic}/delete", json={"match": match}))
+    assert delete(client, topic, match="x" * 65_536)["deleted"] == 0
+    assert delete(client, topic, match="x*")["deleted"] == 1
+
+
 def test_checks_of_a_delete_come_in_the_order_of_the_contract(client: httpx.Client) -> None:
     """[DLR-1, API-10]: content type, grammar, selector, topic."""
     path = "/v0/topics/never-made/delete"

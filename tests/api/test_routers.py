@@ -172,6 +172,20 @@ def test_a_malformed_router_is_refused_and_leaves_nothing(client: httpx.Client, 
     refused(client.get("/v0/routers/bad"), 404, "router_not_found", {"router": "bad"})
 
 
+def test_a_filter_that_no_tag_can_match_is_refused_and_routers_go_on(client: httpx.Client, names: Names) -> None:
+    """[RTR-4, S-40] What comes behind it is decided as ever."""
+    body = {"source": names.a, "dest": names.b, "filter": "x" * 65_537}
+    assert "65536 bytes" in invalid(client.put(f"/v0/routers/{names.router}", json=body))
+    refused(client.get(f"/v0/routers/{names.router}"), 404, "router_not_found", {"router": names.router})
+    route(client, names.router, names.a, names.b, filter="x" * 65_536)
+    write(client, names.a, 1)
+    assert data(diff(client, names.b)) == []
+    route(client, names.router, names.a, names.b)
+    write(client, names.a, 2)
+    assert data(diff(client, names.b)) == [2]
+    assert ok(client.delete(f"/v0/routers/{names.router}"))["deleted"] is True
+
+
 def test_bodies_and_names_that_are_none(client: httpx.Client, names: Names) -> None:
     """[RTR-4, NAME-2, API-9]."""
     refused(client.put("/v0/routers/x", content=b"{}", headers={"content-type": "text/plain"}), 415,

@@ -14,9 +14,11 @@ import pytest
 
 from tests.api.expect import like
 from tests.api.kit import Running, records, running
+from tests.api.rawclient import RawClient, in_flight, leave, request, until
 from topics.codec import envelope, segment
 from topics.codec.place import topic_mask
 from topics.engine.config import EngineConfig
+from topics.server.scan import AT_ONCE
 
 FRAMES = "application/vnd.topics.frames"
 
@@ -214,6 +216,24 @@ def test_many_large_scans_at_once_are_all_answered_while_others_are_served(small
         assert scanned.seqs.tolist() == list(range(1, 481))
         assert len(body) > 9 << 20
         assert (np.diff(scanned.entries["offset"].astype(np.int64)) > 20_000).all()
+
+
+def test_a_client_that_leaves_while_its_scan_waits_for_its_turn_gives_its_slot_back() -> None:
+    """[RES-7, API-23]"""
+    env = {"TOPICS_API_KEYS": "k", "TOPICS_MAX_INFLIGHT_PER_KEY": "1"}
+    with running(env=env) as server, server.client(key="k") as client:
+        fill(client, "t", 3)
+        turns = server.server.app.scans
+        server.on_loop(lambda: setattr(turns, "_running", AT_ONCE))
+        with RawClient(server) as gone:
+            gone.send(request("POST", "/v0/topics/t/scan", "Authorization: Bearer k", body=b"{}"))
+            until(server, lambda: len(turns._waiting) == 1)
+            assert in_flight(server) == 1
+            leave(server, gone)
+        for _ in range(AT_ONCE):
+            server.on_loop(turns.over)
+        assert in_flight(server) == 0
+        assert scan(client, "t").seqs == [1, 2, 3]
 
 
 def test_a_reader_of_one_prefix_scans_no_other() -> None:

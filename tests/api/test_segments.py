@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from tests.api.kit import Running, records, running
+from tests.api.rawclient import RawClient, get, in_flight, leave, until
 from topics.fs import OsFs
 from topics.storage.view import Batch, StoreView
 
@@ -275,3 +277,32 @@ def test_a_pin_is_released_with_the_read_scope(tmp_path: Path) -> None:
         for key, status in (("writer", 403), ("stranger", 401), ("reader", 200)):
             with server.client(key=key) as client:
                 assert client.delete(f"/v0/pins/{id}").status_code == status, key
+
+
+def test_a_client_that_leaves_before_it_is_told_of_its_pin_holds_neither_it_nor_a_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[A-8, RES-7, API-23]"""
+    env = {**ENV, "TOPICS_API_KEYS": "k", "TOPICS_MAX_INFLIGHT_PER_KEY": "1"}
+    with running(tmp_path, env) as server, server.client(key="k") as client:
+        filled(client)
+        engine = server.server.app.engine
+        assert engine is not None
+        begin, held = engine.begin_plan, list[Callable[[], None]]()
+
+        def hold(name: str, asked: Any, done: Callable[[Any], None]) -> None:
+            begin(name, asked, lambda outcome: held.append(lambda: done(outcome)))
+
+        with monkeypatch.context() as patch, RawClient(server) as gone:
+            patch.setattr(engine, "begin_plan", hold)
+            gone.send(get("/v0/topics/t/segments?pin_ms=60000", "Authorization: Bearer k"))
+            until(server, lambda: bool(held))
+            assert (in_flight(server), pins(server)) == (1, 1)
+            leave(server, gone)
+            server.on_loop(held.pop())
+        assert (in_flight(server), pins(server)) == (0, 0)
+        assert plan(client)["head_seq"] == 7
+
+
+def pins(server: Running) -> int:
+    return server.on_loop(lambda: len(server.server.app.engine.core.pins))  # type: ignore[union-attr]

@@ -169,6 +169,26 @@ def test_a_removed_key_ends_its_streams_and_sessions_and_nobody_elses(http2: boo
             assert sessions(server) == 1
 
 
+@VERSIONS
+def test_when_there_are_keys_at_last_streams_without_one_end(http2: bool) -> None:
+    """[KEY-4, FRM-9] And their sessions with them: nobody may open them any more."""
+    with running() as server, server.client() as client:
+        put(client, "t")
+        used, idle = watch(client, "t")["wid"], watch(client, "t")["wid"]
+        with open_stream(server, http2, used) as stream:
+            stream.until("caught-up")
+            ring = keys.KeyRing(keys.parse("k"), server.server.app.keys)
+            server.on_loop(lambda: server.server.use_keys(ring))
+            assert sessions(server) == 0
+            (last,) = stream.rest()
+            assert stream.is_complete
+            assert (last.kind, last.data["code"], last.cursors) == ("error", 410, {"t": 0})
+        until_streams(server, 0)
+        with server.client(key="k") as known:
+            for wid in (used, idle):
+                refused(known.get(f"/v0/watch/{wid}"), 404, "not_found")
+
+
 # Caps
 
 

@@ -479,6 +479,25 @@ def test_when_the_last_topic_is_gone_the_connection_stays(ws: Ws, http: httpx.Cl
     is_quiet(ws)
 
 
+def test_of_topics_that_are_gone_the_connection_keeps_nothing(
+    ws: Ws, server: Running, http: httpx.Client, topic: str
+) -> None:
+    """[WS-17] It may live for weeks: only who resumes, as a stream of a session does, needs its cursors."""
+    stays = f"{topic}.stays"
+    write(http, stays, 1)
+    subscribe(ws, stays, tail=True)
+    caught_up(ws, stays, 1)
+    for n in range(3):
+        name = f"{topic}.{n}"
+        write(http, name, 1)
+        subscribe(ws, name, tail=True)
+        caught_up(ws, name, 1)
+        http.delete(f"/v0/topics/{name}").raise_for_status()
+        assert ws.reply()["op"] == "topic_deleted"
+    feed = server.on_loop(lambda: ws.served._feed)
+    assert (list(feed.followers), feed.cursors(), feed.past, feed.gone) == ([stays], {stays: 1}, {}, {})
+
+
 def test_what_expires_before_it_is_delivered_is_not(timed_server: Running, clock: ManualClock, topic: str) -> None:
     """[FRM-8, TTL-3]"""
     with timed_server.client() as http, Ws(timed_server) as ws:

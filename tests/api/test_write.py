@@ -698,6 +698,16 @@ def test_records_of_a_large_write_are_stored_as_they_came(client: httpx.Client, 
     assert delete(client, topic, match="t")["deleted"] == 1200
 
 
+def test_a_large_write_is_the_records_it_names_however_that_is_spelt(client: httpx.Client, topic: str) -> None:
+    """[API-11]: an array of the same name in another member is none of its records."""
+    mine = '{"\\u0072ecords":[{"data":1},{"data":2}],"x":{"records":[%s]}}'
+    put(client, topic)
+    for count in (1, 1200):
+        body = mine % ",".join([FILLING] * count)
+        assert ok(raw(client, f"/v0/topics/{topic}", body.encode()))["count"] == 2
+    assert [one["data"] for one in diff(client, topic)["records"]] == [1, 2, 1, 2]
+
+
 FAULTS = {
     "no data": {"last": '{"tag":"x"}'},
     "a tag that is a number": {"last": '{"data":1,"tag":5}'},

@@ -342,6 +342,17 @@ def test_anything_else_is_no_selector(bad: object) -> None:
         Selector.parse(bad)
 
 
+@pytest.mark.parametrize("character", ["x", "é"])
+def test_a_selector_is_no_longer_than_a_tag_can_be(character: str) -> None:
+    """[S-40]: with the `*` behind it, in bytes."""
+    tag = character * (65_534 // len(character.encode()))
+    for match in (tag, f"{tag}x", f"{tag}x*", ["tag", "Eq", f"{tag}xx"], ["tag", "Glob", f"{tag}x*"]):
+        Selector.parse(match)
+    for match in (f"{tag}xxx", f"{tag}xx*", ["tag", "Eq", f"{tag}xxx"], ["tag", "Glob", f"{tag}xx*"]):
+        with pytest.raises(CallerError, match="at most 65536 bytes"):
+            Selector.parse(match)
+
+
 @pytest.mark.parametrize(
     ("match", "tag", "matches"),
     [

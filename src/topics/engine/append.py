@@ -181,7 +181,14 @@ def _append_in_line(core: Core, topic: Topic, write: Write, done: Outcome, creat
             done(core.admission.refusal())
             return
         write = write._replace(turn=turn)
-    core.in_line(topic, lambda: _append(core, topic, write, done, created), done)
+
+    def refused(outcome: object) -> None:
+        if isinstance(outcome, TopicNotFound) and topic.removed:
+            append(core, write, done)  # it went meanwhile: whether it is made anew is the write's to say [NAME-5]
+        else:
+            done(outcome)
+
+    core.in_line(topic, lambda: _append(core, topic, write, done, created), refused)
 
 
 def _create(core: Core, write: Write, done: Outcome) -> None:
@@ -430,7 +437,11 @@ def _submit(core: Core, ticket: Staged, chain: _Chain) -> None:
     prefix, behind, durable, logged = chain.prefix, chain.behind, chain.durable, chain.logged
     first, count = ticket.seq_before, ticket.count
     last = first + count - 1
-    ticket.pending = _stage_name(core, topic, write, chain.now)
+    try:
+        ticket.pending = _stage_name(core, topic, write, chain.now)
+    except TopicsError as error:  # others have come in front while its frames were made
+        ticket.fail(error)
+        return
     before_ts = topic.last_ts
     topic.next_seq, topic.last_ts = last + 1, ticket.ts
     ticket.count_staged()

@@ -18,7 +18,7 @@ import msgspec
 from topics.codec import envelope
 from topics.engine import append as appending
 from topics.engine.core import Core, guarded
-from topics.engine.delete import remove_jobs
+from topics.engine.delete import logs_deletes, remove_jobs
 from topics.engine.index import Stored
 from topics.engine.lease import Due
 from topics.engine.records import Prepared
@@ -121,6 +121,8 @@ def _move(core: Core, topic: Topic, letters: Sequence[_Letter], then: Callable[[
     write = appending.Write(name, _copies(topic.name, letters), None, None, True, None)
 
     def copy() -> None:
+        if logs_deletes(core, topic):
+            core.shard(topic.id).check(0)  # who cannot delete them here must not copy them there, again and again
         appending.append(core, write, copied)
 
     guarded(copy, copied)

@@ -134,11 +134,14 @@ def _stage(core: Core, topic: Topic, removal: Removal, done: Outcome) -> None:
     _log(core, topic, _body(topic, removal, number), lambda records: done(_result(topic, records)), fail)
 
 
+def logs_deletes(core: Core, topic: Topic) -> bool:
+    """Records of an earlier class keep its promise, so their deletion is logged too [CFG-10, INV-8]."""
+    return core.is_logged(topic) or (core.wal is not None and topic.index.is_logged)
+
+
 def _log(core: Core, topic: Topic, body: control.Delete, then: Callable[[int], None], done: Outcome) -> None:
     """Log a delete and apply it at its turn; `then` gets how many records it removed, `done` what went wrong."""
-    now = core.clock.now_ms()
-    # Records of an earlier class keep its promise, so their deletion is logged too [CFG-10, INV-8].
-    logged = core.is_logged(topic) or (core.wal is not None and topic.index.is_logged)
+    now, logged = core.clock.now_ms(), logs_deletes(core, topic)
 
     def publish(lsn: Lsn | None) -> None:
         core.fs.point("delete.committed")

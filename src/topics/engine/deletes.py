@@ -37,8 +37,8 @@ log = logging.getLogger("topics.engine")
 NS_PER_MS: Final = 1_000_000
 BATCH, BATCH_BYTES = 256, 256 << 10
 """Deletes of one append, and what they take in memory; about a millisecond."""
-ROW_BYTES, SEQ_BYTES = 256, 40
-"""About what one of them, and one seq of it, takes in memory."""
+ROW_BYTES, SEQ_BYTES, CHARACTER_BYTES = 256, 40, 6
+"""About what one of them, one seq and one character of what it matches, takes in memory or as JSON."""
 PENDING_BYTES_MAX: Final = 128 << 20
 RETRY_MS: Final = 1000
 CROWD: Final = 4096
@@ -220,7 +220,8 @@ def _drop(topic: Topic, number: int, ts: int) -> PendingDelete:
 
 
 def _bytes(row: PendingDelete) -> int:
-    return ROW_BYTES + SEQ_BYTES * len(row.seqs or ())
+    match = 0 if row.match is None else len(row.match[1])
+    return ROW_BYTES + SEQ_BYTES * len(row.seqs or ()) + CHARACTER_BYTES * match
 
 
 def _said(row: PendingDelete) -> dict[str, Any]:

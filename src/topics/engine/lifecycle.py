@@ -203,7 +203,11 @@ def _configure(core: Core, topic: Topic, config: TopicConfig, done: Outcome) -> 
             give_back(core, topic)
         describe(core, topic)
         answer = (False, topic.config)
-        retention.expire(core, topic, lambda: done(answer), lambda error: done(answer))
+
+        def told(outcome: object = None) -> None:
+            done(answer)  # it is in force, whatever becomes of what it lets expire [CFG-9]
+
+        guarded(lambda: retention.expire(core, topic, told, told), told)
 
     def fail(error: TopicsError) -> None:
         unstage()
@@ -253,7 +257,14 @@ def delete(core: Core, name: str, done: Outcome, *, if_empty: bool = False) -> N
     elif not if_empty:
         _delete(core, topic, done)
     else:
-        guarded(lambda: core.in_line(topic, lambda: _delete_empty(core, topic, done), done, quiet=True), done)
+
+        def refused(outcome: object) -> None:
+            if isinstance(outcome, TopicNotFound) and topic.removed:
+                delete(core, name, done, if_empty=True)
+            else:
+                done(outcome)
+
+        guarded(lambda: core.in_line(topic, lambda: _delete_empty(core, topic, done), refused, quiet=True), done)
 
 
 def _delete_empty(core: Core, topic: Topic, done: Outcome) -> None:

@@ -107,7 +107,7 @@ def _parse_tokens(texts: tuple[object, ...]) -> tuple[int | None, ...]:
     try:
         if _TOKENS.fullmatch(" ".join(texts) + " "):  # type: ignore[arg-type]
             return tuple([int(text[6:], 16) for text in texts])  # type: ignore[index]
-    except TypeError:
+    except (TypeError, ValueError):  # one that is no text, or two in one text
         pass
     return tuple(map(_parse_token, texts))
 
@@ -250,6 +250,7 @@ class Claims:
         self._stirred = False
         self._alarm: Alarm | None = None
         self._alarm_ms = 0
+        self._retry: Alarm | None = None
 
     # -- cohorts -------------------------------------------------------------------------------------------------------
 
@@ -341,6 +342,11 @@ class Claims:
             self._stirred = True
             self._core.owner.soon(self._feed)
 
+    def stir_later(self) -> None:
+        """The same in a while, for what failed; once, however many passes fail until then."""
+        if self._retry is None or self._retry.call is None:
+            self._retry = self._core.alarms.at(self._core.clock.monotonic_ns() + RETRY_NS, self.stir)
+
     def _feed(self) -> None:
         """Let workers with free slots claim, all of them together; the rest of the time is the alarm's."""
         self._stirred = False
@@ -351,6 +357,8 @@ class Claims:
                 worker.end(TopicNotFound(topic.name))
             return
         leases_of(topic).expire(core.clock.now_ms())
+        for worker in self.workers:
+            worker.missed = worker.refilling
         hungry = [worker for worker in self.workers if worker.refill.wants > 0 and not worker.refilling]
         if hungry and _ready(topic):
             for worker in hungry:
@@ -365,6 +373,8 @@ class Claims:
         if self._alarm is not None and when == self._alarm_ms and self._alarm.call is not None:
             return
         if self._alarm is not None:
+            if self._alarm.call is not None and self._alarm_ms <= core.clock.now_ms():
+                self.stir()  # somebody's pass was quicker than the alarm, and took some of what it would have told of
             self._alarm.cancel()
             self._alarm = None
         if when is not None:
@@ -388,6 +398,8 @@ class Worker:
         """By seq; what is acked, nacked or expired leaves at once."""
         self.refilling = False
         """It waits for a pass."""
+        self.missed = False
+        """Something happened meanwhile that its pass may not have seen."""
         self.paused = self.closed = False
         self.refill = _Refill(self, claim)
         self.deliver = deliver
@@ -437,9 +449,10 @@ class _Refill(Claimer):
 
     def answer(self, outcome: Any) -> None:
         worker = self._worker
-        worker.refilling = False
+        self._settle()
         if isinstance(outcome, Exception):
             log.warning("a work stream got no jobs: %s", outcome)
+            claims_of(worker._core, worker._topic).stir_later()
         elif outcome.jobs and worker.closed:
             release(worker._core, worker._topic, list(worker.held.values()))
         elif outcome.jobs:
@@ -448,10 +461,17 @@ class _Refill(Claimer):
                 claims_of(worker._core, worker._topic).stir()
 
     def left_out(self) -> None:
-        self._worker.refilling = False
+        self._settle()
 
     def again(self, core: Core, name: str) -> None:
-        self._worker.refilling = False
+        self._settle()
+
+    def _settle(self) -> None:
+        worker = self._worker
+        worker.refilling = False
+        if worker.missed:
+            worker.missed = False
+            claims_of(worker._core, worker._topic).stir()
 
 
 def _tell(answers: Iterable[tuple[Claimer, object]]) -> None:
@@ -788,6 +808,9 @@ class _Events:
         self._frames: list[bytes] = []
         self._last: tuple[int, control.Lease] | None = None
 
+    def __bool__(self) -> bool:
+        return self._last is not None
+
     def add(self, seq: int, event: control.Lease) -> None:
         """One event more."""
         if self.kept:
@@ -846,6 +869,8 @@ class _Pass:
         self._unreadable: list[int] = []
         self._cold = core.cold.read()
         self._events = _Events(core, topic)
+        self._awaited = 1
+        """What the answers wait for: dead letters, and the events of each slice."""
         config, leases = topic.config, leases_of(topic)
         leases.expire(self._now)
         leases.limit(config.max_deliveries if config.dead_letter is not None else 0)
@@ -863,6 +888,7 @@ class _Pass:
                 raise
             log.warning("topic %r: a claim ends early: %s", self._topic.name, error)
             more = False
+        self._commit()
         if more and self._left and self._budget > 0:
             self._core.owner.soon(self._go_on)
         else:
@@ -940,27 +966,32 @@ class _Pass:
         core = self._core
         self._set_aside()
         due = leases_of(self._topic).take_due(core.limits.max_claim)
-        left = 2
-
-        def one_done() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self._answer()
-
         self._over()
-        self._events.commit(one_done)
-        deadletter.move(core, self._topic, due, one_done)
+        deadletter.move(core, self._topic, due, self._one_done)
+
+    def _commit(self) -> None:
+        """Log the leases of a slice at once: whoever gives one back between two slices logs that behind it [QRC-1]."""
+        if self._events:
+            events, self._events = self._events, _Events(self._core, self._topic)
+            self._awaited += 1
+            events.commit(self._one_done)
+
+    def _one_done(self) -> None:
+        self._awaited -= 1
+        if not self._awaited:
+            self._answer()
 
     def _set_aside(self) -> None:
+        """What could not be read is for later passes, unless it was dealt again since, or deleted."""
+        topic, leases = self._topic, leases_of(self._topic)
         for seq in self._unreadable:
-            leases_of(self._topic).set_aside(seq)
+            if seq not in leases.held and topic.index.live(max(seq, topic.floor), seq).records:
+                leases.set_aside(seq)
 
     def _answer(self) -> None:
         failed = self._cold.failed
         if failed is not None:
-            claims = claims_of(self._core, self._topic)
-            self._core.alarms.at(self._core.clock.monotonic_ns() + RETRY_NS, claims.stir)
+            claims_of(self._core, self._topic).stir_later()
             if not any(self._jobs):
                 _tell((one, failed) for one in self._cohort)
                 return

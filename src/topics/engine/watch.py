@@ -215,8 +215,10 @@ class Follower:
 class Feed:
     """Everything that one connection follows."""
 
-    def __init__(self, core: Core, sink: Sink) -> None:
+    def __init__(self, core: Core, sink: Sink, *, resumes: bool = True) -> None:
         self.sink = sink
+        self.resumes = resumes
+        """Whether anybody asks again for what is gone: else nothing is kept of it."""
         self.followers: dict[str, Follower] = {}
         self.past: dict[str, int] = {}
         """Cursors of topics that are gone, or not followed yet."""
@@ -308,8 +310,9 @@ class Feed:
         elif not self._is_left(follower):
             self._pop(follower)
             del self.followers[follower.name]
-            self.past[follower.name] = follower.cursor
-            self.gone[follower.name] = follower
+            if self.resumes:
+                self.past[follower.name] = follower.cursor
+                self.gone[follower.name] = follower
             self.sink.put(self.sink.framing.deleted(follower.name))
             if not self.followers:
                 self.sink.over()
@@ -413,8 +416,13 @@ class Feed:
         self._pop(follower)
 
         def synced(outcome: object) -> None:
-            if not isinstance(outcome, TopicsError) and follower.topic is topic:
+            if follower.topic is not topic:
+                return
+            if not isinstance(outcome, TopicsError):
                 self.want(follower)
+            elif not follower.is_behind:
+                follower.is_behind = True  # until then, whatever is published: it asks once
+                core.alarms.at(core.clock.monotonic_ns() + RETRY_NS, partial(self._stand_in_line, follower))
 
         core = self._core
         edge = core.routers.feeding.get(topic.id)

@@ -312,6 +312,7 @@ class Exchange:
         elif not self.answered:
             self.answered = True
             self._finish()
+            self.release()
 
     def abandon(self) -> None:
         """The client is gone. What was staged stays staged; what only waits, ends [API-23, R-6]."""

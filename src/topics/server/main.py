@@ -36,7 +36,7 @@ from topics import settings as all_settings
 from topics.codec import kernel
 from topics.engine.engine import Engine
 from topics.errors import SettingsError, TopicsError
-from topics.fs import Fs, OsFs
+from topics.fs import Fs, OsFs, maps_permit
 from topics.server import bind, keys
 from topics.server.logs import Logs, fields
 from topics.server.server import DRAIN_S, Server
@@ -176,7 +176,8 @@ def _refuse_open_door(settings: Settings, count: int, *, loopback: bool) -> None
 def descriptors_permit(settings: Settings) -> int:
     """How many connections fit the descriptor limit, which is raised as far as needed and permitted."""
     wanted = settings.max_connections
-    needed = min(wanted + RESERVED_FDS + (settings.max_fds or READING_FDS), FDS_MAX) if wanted else FDS_MAX
+    reading = (settings.max_fds or READING_FDS) + settings.max_maps
+    needed = min(wanted + RESERVED_FDS + reading, FDS_MAX) if wanted else FDS_MAX
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < needed:
         higher = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -187,7 +188,8 @@ def descriptors_permit(settings: Settings) -> int:
             log.info("the descriptor limit stays at %d: %s", limit, error)
     if limit == resource.RLIM_INFINITY:
         return wanted
-    most = limit - RESERVED_FDS if limit > RESERVED_FDS else limit // 4
+    others = RESERVED_FDS + maps_permit(settings.max_maps)
+    most = limit - others if limit > others else limit // 4
     return min(wanted, most) if wanted else most
 
 

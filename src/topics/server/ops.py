@@ -339,6 +339,7 @@ def segments(exchange: Exchange) -> None:
             exchange.fail(outcome)
         elif exchange.abandoned and asked.pin_ms and outcome.pin is not None:
             exchange.core.pins.release(outcome.pin.id)  # nobody knows its id
+            exchange.reply(200, b"")
         elif len(outcome.segments) < ASIDE_SERIES:
             tell(wire.encode(_files(outcome, data_dir, cold)))
         else:

@@ -54,6 +54,8 @@ def decoded(chunks: Iterable[bytes | bytearray]) -> Generator[None, None, Decode
     if begin is None:
         return None
     head, text = text[: begin.end()], text[begin.end() :]
+    if b"\\" in head:
+        return None  # it might name an array in another spelling, and this one be another member's
     runs: Runs = []
     gathered, size, least = [text], len(text), STEP_BYTES
     for window in windows:

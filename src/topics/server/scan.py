@@ -52,7 +52,9 @@ class Turns:
             exchange, query = self._waiting.popleft()
             if exchange.app.engine is None:
                 exchange.fail(EngineClosed("the server has stopped"))
-            elif not exchange.abandoned:
+            elif exchange.abandoned:
+                exchange.reply(200, b"")  # nobody reads it; what it holds is given back
+            else:
                 self._running += 1
                 _begin(exchange, query, self)
 

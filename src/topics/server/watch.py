@@ -190,7 +190,10 @@ class Sessions:
         """Sessions of keys that are gone are discarded, and their streams told [KEY-4, FRM-9]."""
         known = {key.digest for key in keys.keys}
         for wid, one in list(self._sessions.items()):
-            if one.digest is not None and one.digest not in known:
+            if one.digest is None and known:
+                del self._sessions[wid]
+                one.drop(sse.error(410, "watches need a key by now; POST /v0/watch again"))
+            elif one.digest is not None and one.digest not in known:
                 del self._sessions[wid]
                 one.drop(sse.error(410, "the key of this watch was removed; POST /v0/watch again"))
 

@@ -79,7 +79,7 @@ class WebSocket:
         assert app.engine is not None
         self.is_full = False
         """Output is above the mark."""
-        self._feed = Feed(app.engine.core, self)
+        self._feed = Feed(app.engine.core, self, resumes=False)
         self._app = app
         self._state = _OPEN
         self._reader = MessageReader(app.settings.max_body_bytes)

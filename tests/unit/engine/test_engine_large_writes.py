@@ -13,7 +13,7 @@ from topics.engine import lifecycle
 from topics.engine.append import Write
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
-from topics.errors import CommitFailed, EngineClosed
+from topics.errors import CommitFailed, EngineClosed, LimitReached, TopicNotEmpty, TopicNotFound
 from topics.model import AppendResult
 from topics.testing import Fault, FaultFs, ManualClock, SimFs
 
@@ -129,6 +129,63 @@ def test_a_topic_deleted_meanwhile_is_created_anew_by_the_write(store: Store) ->
     assert large[0].created is True
     assert seqs(large) == (1, 1)
     assert store.engine.state("t").count == 1
+
+
+def test_writes_in_line_of_a_topic_that_is_deleted_meanwhile_follow_it_into_the_new_one(store: Store) -> None:
+    """[NAME-5]: in their order, as any writes that come behind the delete."""
+    store.write("a")
+    large = store.write("x" * LARGE)
+    behind = [store.write("b"), store.write("c", create=False), store.write("d")]
+    assert store.engine.delete_topic("t") is True
+    while store.framing:
+        store.frame()
+    assert (seqs(large), large[0].created) == ((1, 1), True)
+    assert [(seqs(one), one[0].created) for one in behind] == [((n, n), False) for n in (2, 3, 4)]
+    assert store.read() == ["x" * LARGE, "b", "c", "d"]
+
+
+def test_each_write_in_line_says_whether_it_makes_a_topic_anew_that_is_gone(store: Store) -> None:
+    """[NAME-5]"""
+    refused = [store.write("x" * LARGE, create=False), store.write("b", create=False)]
+    creating, behind = store.write("c"), store.write("d", create=False)
+    assert store.engine.delete_topic("t") is True
+    store.frame()
+    assert [type(one) for (one,) in refused] == [TopicNotFound, TopicNotFound]
+    assert (seqs(creating), creating[0].created) == ((1, 1), True)
+    assert (seqs(behind), behind[0].created) == ((2, 2), False)
+    assert store.read() == ["c", "d"]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_delete_of_an_empty_topic_in_line_finds_what_is_there_at_its_turn(store: Store, anew: bool) -> None:
+    """[TOP-11, TOP-12]: a topic that is gone by then needs no deleting."""
+    large = store.write("x" * LARGE, create=anew)
+    removed = store.do(lambda done: lifecycle.delete(store.core, "t", done, if_empty=True))
+    assert store.engine.delete_topic("t") is True
+    assert removed == []
+    while store.framing:
+        store.frame()
+    if anew:
+        assert seqs(large) == (1, 1)
+        assert isinstance(removed[0], TopicNotEmpty)
+    else:
+        assert isinstance(large[0], TopicNotFound)
+        assert removed == [lifecycle.TopicDeleted(False, [])]
+
+
+def test_a_large_write_of_one_producer_too_many_is_refused(store: Store) -> None:
+    """[A-4, RES-2]: another one came first while it was framed; it is told so, and the line behind it goes on."""
+    store.core.producers.max_producers = 1
+    large = store.write("x" * LARGE, producer={"id": "late", "epoch": 0, "index": 1})
+    behind = store.write("b")
+    assert store.engine.append("other", [{"data": 1}], producer={"id": "early", "epoch": 0, "index": 1}).first_seq == 1
+    store.frame()
+    (refused,) = large
+    assert isinstance(refused, LimitReached)
+    assert (refused.limit, refused.max) == ("max_producers", 1)
+    assert seqs(behind) == (1, 1)
+    assert store.core.staged_bytes == 0
+    assert store.read() == ["b"]
 
 
 def test_a_failed_write_in_front_frees_its_seqs_for_the_large_one(store: Store) -> None:

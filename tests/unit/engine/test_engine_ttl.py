@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.engine import kit
 from tests.unit.engine.kit import TOPIC, Store, gap, numbers, seqs, write
-from topics.errors import TopicFull
+from topics.errors import TopicFull, WalFull
 from topics.testing.clock import TEN_YEARS_MS
 
 
@@ -181,6 +181,27 @@ def test_a_tightened_ttl_expires_what_is_too_old_by_it() -> None:
     store.put(ttl_ms=99)
     result = engine.read(TOPIC)
     assert (gap(result), seqs(result)) == ((1, 1, "ttl"), [2])
+
+
+def test_a_ttl_that_is_in_force_is_answered_though_nothing_can_expire_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[CFG-9]: the change itself is logged; what it lets expire goes with the next operation."""
+    store = Store()
+    engine = store.put()
+    write(engine, "old")
+    store.clock.advance(1001)
+
+    def refuse(*given: object, **more: object) -> None:
+        raise WalFull("no room for that")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.core, "submit", refuse)
+        created, config = engine.put_topic(TOPIC, {"durability": "fsync", "ttl_ms": 1000})
+    assert (created, config.ttl_ms) == (False, 1000)
+    assert numbers(engine) == (1, 2, 0, 0)
+    write(engine, "new")
+    engine = store.kill()
+    assert engine.state(TOPIC).config.ttl_ms == 1000
+    assert kit.everything(engine).values == ["new"]
 
 
 def test_expired_records_never_return_on_an_ephemeral_topic() -> None:

@@ -421,6 +421,7 @@ def test_an_empty_token_fences_nothing(store: Queue) -> None:
         {"lease_ids": ["lease_"]},
         {"lease_ids": ["lease_xyz"]},
         {"lease_ids": ["lease_1 "]},
+        {"lease_ids": ["lease_1 lease_2"]},
         {"lease_ids": ["lease_1_0"]},
         {"lease_ids": [5]},
         {"lease_ids": "lease_1"},

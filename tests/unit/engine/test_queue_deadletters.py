@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.engine.kit import STOPS, Store, everything
 from tests.unit.engine.kit_queue import QUEUE, Queue
+from topics.errors import CommitFailed
 from topics.model import Record, new
 from topics.testing import SimFs
 
@@ -230,6 +231,51 @@ def test_counters_decide_about_dead_letters_over_restarts_too(how: str) -> None:
     assert store.claim() == []
     store.stop(how)
     assert (len(dead(store)), store.live()) == (1, [])
+
+
+def test_a_queue_that_cannot_delete_its_letters_copies_none() -> None:
+    """[DLQ-7]: each pass would leave one more of every letter."""
+    store = Queue(config={"max_deliveries": 1, "dead_letter": DEAD, "lease_ms": 1000}, wal_shards=2)
+    store.put(DEAD)
+    core = store.engine.core
+    here, there = (core.shard(core.names[name].id) for name in (QUEUE, DEAD))
+    assert here is not there
+    store.produce(2)
+    wear_out(store, 1)
+    store.fail_log_sync(f"{here.key}/")
+    with pytest.raises(CommitFailed):
+        store.produce(1)
+    assert (here.state, there.state) == ("read_only", "ok")
+    for _ in range(3):
+        assert store.claim(9) == []
+    assert (dead(store), store.live(), dead_lettered(store)) == ([], [1, 2], 0)
+    store.mend()
+    store.crash()
+    wear_out(store, 1)
+    assert store.claim(9) == []
+    assert [record.data for record in dead(store)] == [1, 2]
+
+
+def test_letters_of_a_queue_that_logs_nothing_move_whatever_the_log_does() -> None:
+    """[DLQ-2]: an engine in memory has none; an ephemeral queue does not ask its own."""
+    store = Queue("ram", config={"max_deliveries": 1, "dead_letter": DEAD, "lease_ms": 1000})
+    store.produce(2)
+    wear_out(store, 1)
+    assert (store.claim(9), [record.data for record in dead(store)], store.live()) == ([], [1, 2], [])
+
+    config = {"durability": "ephemeral", "max_deliveries": 1, "dead_letter": DEAD, "lease_ms": 1000}
+    store = Queue(config=config, wal_shards=2)
+    store.put(DEAD)
+    core = store.engine.core
+    here = core.shard(core.names[QUEUE].id)
+    beside = next(name for name in map(str, range(9)) if core.shard(store.put(name).core.names[name].id) is here)
+    store.produce(2)
+    wear_out(store, 1)
+    store.fail_log_sync(f"{here.key}/")
+    with pytest.raises(CommitFailed):
+        store.engine.append(beside, [new(1)])
+    assert here.state == "read_only"
+    assert (store.claim(9), [record.data for record in dead(store)], store.live()) == ([], [1, 2], [])
 
 
 def test_at_every_disk_call_the_job_is_in_one_place_or_in_both() -> None:

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.engine.kit import flip_in, segment_files
 from tests.unit.engine.kit_queue import QUEUE, Queue
+from tests.unit.engine.watchkit import step
+from topics.engine import delete as deleting
 from topics.engine import queue
 from topics.errors import TopicNotFound
 
@@ -109,6 +112,43 @@ def test_a_stream_that_ends_gives_back_its_many_jobs_in_short_stretches(monkeypa
     assert max(sizes) <= queue.SLICE
     store.crash()
     assert store.counts() == (400, 0, 0)
+
+
+def test_a_stream_that_ends_between_two_slices_of_its_pass_holds_nothing_after_a_restart() -> None:
+    """[QRC-1, QRC-3, WRK-6]: the log has every claim in front of what gave it back."""
+    store = Queue(config={"leases_durable": True, "lease_ms": 3_600_000})
+    store.produce(400)
+    most = 4 * queue.SLICE
+    with store.engine._owner:
+        stream = store.work(max=400)
+        for _ in range(100):
+            step(store.engine, len(stream.worker.held) < most)
+        assert len(stream.worker.held) == most
+        stream.worker.close()
+    assert (stream.take(), store.counts()) == ([], (400, 0, 0))
+    store.kill()
+    assert store.counts() == (400, 0, 0)
+    assert store.engine.leases(QUEUE).leases == []
+    assert len(store.claim(400)) == 400
+
+
+def test_a_job_deleted_between_two_slices_of_a_pass_that_could_not_read_it_leaves_nothing_behind() -> None:
+    """[LSE-5]: no counter of what is no job any more."""
+    store = Queue("active", recent_cache_bytes=0)
+    store.engine.append(QUEUE, [{"data": "broken"}, *({"data": n} for n in range(MANY))])
+    store.settle()
+    flip_in(store, segment_files(store)[0], b"broken")
+    core = store.engine.core
+    leases = queue.leases_of(core.names[QUEUE])
+    answers: list[Any] = []
+    with store.engine._owner:
+        queue.claim(core, QUEUE, queue.Claim("w", MANY, None), answers.append)
+        assert len(leases.held) == queue.SLICE - 1
+        removal = deleting.Removal.parse(None, None, [1], core.limits)
+        deleting.delete(core, QUEUE, removal, False, answers.append)
+    assert answers[0].deleted == 1
+    assert [job.seq for job in answers[1].jobs] == list(range(2, MANY + 2))
+    assert sorted(leases.deliveries) == sorted(leases.held)
 
 
 def test_a_queue_that_is_deleted_in_between_is_not_found() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 
 from tests.unit.engine.kit_queue import QUEUE, Queue
-from topics.errors import CallerError, NotAQueue, TopicNotFound
+from topics.engine import deadletter
+from topics.engine.cold import RETRY_NS
+from topics.errors import CallerError, NotAQueue, TopicNotFound, WalFull
 
 
 @pytest.fixture
@@ -177,6 +182,98 @@ def test_a_stream_moves_dead_letters_and_does_not_spin() -> None:
     pass_ms(store, 1001)
     assert (stream.take(), store.counts()) == ([], (1, 0, 0))
     assert store.engine.core.alarms.next_ns() is None
+
+
+def test_a_job_that_comes_while_a_pass_waits_is_delivered_when_that_pass_brings_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[WRK-3]: the stream has a free slot, and nothing else will wake it."""
+    store = Queue(config={"max_deliveries": 1, "dead_letter": "dead", "lease_ms": 10_000})
+    moves: list[Callable[[], None]] = []
+    move = deadletter.move
+
+    def hold(core: Any, topic: Any, due: Sequence[Any], then: Callable[[], None]) -> None:
+        if due:
+            moves.append(lambda: move(core, topic, due, then))
+        else:
+            then()
+
+    monkeypatch.setattr(deadletter, "move", hold)
+    store.produce(1)
+    stream = store.work("w", 1)
+    assert stream.take() == [1]
+    store.engine.nack(QUEUE, "w", [1])
+    store.produce(1, start=2)
+    assert (len(moves), stream.take()) == (1, [])
+    with store.engine._owner:
+        moves.pop()()
+    assert stream.take() == [2]
+
+
+def test_a_poll_that_is_quicker_than_the_alarm_leaves_the_rest_to_streams(store: Queue) -> None:
+    """[WRK-3]: it takes one of two jobs whose leases are over."""
+    store.produce(2)
+    assert store.claim(2, "other", 500) == [1, 2]
+    stream = store.work("w", 1)
+    store.clock.advance(501)
+    assert store.claim(1, "p") == [1]
+    store.engine.tick()
+    assert stream.take() == [2]
+
+
+@pytest.mark.parametrize("trouble", ["an unreadable disk", "a full log"])
+def test_a_stream_that_got_an_error_for_jobs_asks_again_by_itself(
+    trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[WRK-3]"""
+    store = Queue("sealed", config={"ttl_ms": 5000}, recent_cache_bytes=0)
+    store.produce(1)
+    store.clock.advance(5001)
+    store.produce(1, start=2)
+    with monkeypatch.context() as patch:
+        if trouble == "a full log":
+            patch.setattr(store.engine.core, "submit", refuse)
+        else:
+            store.settle()
+            store.fail("pread", times="always")
+        stream = store.work("w", 1)
+        assert stream.take() == []
+    store.mend()
+    pass_ms(store, RETRY_NS // 1_000_000 - 1)
+    assert stream.take() == []
+    pass_ms(store, 1)
+    assert stream.take() == [2]
+
+
+def test_passes_that_fail_are_tried_again_once_however_many_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[WRK-3, P-10]: a busy queue in trouble is no busier for it."""
+    store = Queue(config={"ttl_ms": 5000})
+    streams = [store.work(f"w{n}", 2) for n in range(3)]
+    store.produce(1)
+    store.clock.advance(5001)
+    tried: list[object] = []
+
+    def counted(*given: Any, **more: Any) -> None:
+        tried.append(given)
+        refuse()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.engine.core, "submit", counted)
+        for n in range(2, 7):
+            store.produce(1, start=n)
+            store.clock.advance(10)
+        tried.clear()
+        for _ in range(300):
+            with store.engine._owner:
+                store.engine.core.alarms.ring(store.clock.monotonic_ns())
+            store.clock.advance(10)
+        assert len(tried) == 3
+    pass_ms(store, 1000)
+    assert sorted(seq for stream in streams for seq in stream.take()) == [1, 2, 3, 4, 5, 6]
+
+
+def refuse(*given: Any, **more: Any) -> None:
+    raise WalFull("no room for that", 100)
 
 
 def test_a_queue_whose_streams_are_gone_has_no_alarm(store: Queue) -> None:

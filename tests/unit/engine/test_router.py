@@ -22,6 +22,7 @@ from tests.unit.engine.kit import (
 )
 from tests.unit.engine.watchkit import Tap
 from topics.engine import read as reading
+from topics.engine.cold import RETRY_NS
 from topics.engine.engine import Engine
 from topics.errors import (
     LimitReached,
@@ -31,6 +32,7 @@ from topics.errors import (
     RouterRepoint,
     TopicExistsIncompatible,
     TopicNotFound,
+    WalIo,
 )
 from topics.model import RouterState, Selector, new
 
@@ -656,3 +658,33 @@ def test_what_a_strong_follower_of_copies_was_shown_survives_the_machine(durabil
     assert strong.seqs() == eventual.seqs() == [1, 2, 3, 4]
     assert store.engine.plan("b").durable_seq == 4
     assert everything(store.crash(), "b").values == [1, 2, 3, "own"]
+
+
+@pytest.mark.parametrize("writes", [1, 5])
+def test_a_strong_follower_of_copies_that_cannot_be_brought_into_segments_asks_again_by_itself(
+    writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[WCH-7] Once in a while, however much is published meanwhile."""
+    store = Store(segment_max_events=1000)
+    store.put("a")
+    store.put("b")
+    route(store.engine)
+    tap = Tap(store.engine)
+    tap.follow("b", strong=True)
+    tap.take()
+    asked: list[int] = []
+
+    def fail(topic_id: int, done: Any) -> None:
+        asked.append(topic_id)
+        store.engine.core.owner.soon(lambda: done(WalIo(OSError(5, "no segments now"))))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.engine.core, "bring_in", fail)
+        for n in range(writes):
+            write(store.engine, n, name="a")
+            store.clock.advance(10)
+        for n in range(1, 4):
+            assert (tap.seqs(), len(asked)) == ([], n)
+            store.pass_time(RETRY_NS // 1_000_000, 100)
+    store.pass_time(RETRY_NS // 1_000_000, 100)
+    assert tap.take() == [("record", "b", *range(1, writes + 1)), ("caught-up", "b", writes)]

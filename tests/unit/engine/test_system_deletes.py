@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -92,6 +93,29 @@ def test_many_deletes_become_one_append() -> None:
     assert [record.data["dn"] for record in records] == list(range(1, 41))
     assert len({record.ts for record in records}) == 1
     assert kit.metric(engine, "topics_wal_fsyncs_total") - syncs - per_delete <= 2
+
+
+@pytest.mark.parametrize("character", ["x", "\x01"])
+def test_deletes_that_match_long_tags_are_not_all_one_append(character: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[P-10, A-20] An append of them stays small, however what they match is spelled."""
+    store = Store()
+    engine = store.put()
+    kit.each(engine, 1)
+    appended: list[int] = []
+    tell = engine.core.tell
+
+    def noting(name: str, rows: list[tuple[str, dict[str, Any]]], done: Any) -> None:
+        if name == DELETES:
+            appended.append(len(json.dumps(rows)))
+        tell(name, rows, done)
+
+    monkeypatch.setattr(engine.core, "tell", noting)
+    for n in range(60):
+        engine.delete(TOPIC, match=character * 20_000 + str(n))
+    store.pass_time(GATHER_MS)
+    assert numbers(engine) == [(TOPIC, n) for n in range(1, 61)]
+    assert len(appended) > 1
+    assert max(appended) <= deletes.BATCH_BYTES
 
 
 def test_dry_runs_acks_and_dead_letters_are_no_deletes() -> None:

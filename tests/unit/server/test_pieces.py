@@ -148,6 +148,21 @@ def test_what_follows_ordinary_records_decides(tokens: list[str], count: int, cu
     assert_same(('{"records":[' + ordinary + "".join(tokens)).encode(), cuts)
 
 
+@pytest.mark.parametrize("name", ["\\u0072ecords", "rec\\u006frds", "records"])
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("cuts", [[], [10, 40, 90]])
+def test_an_array_of_the_same_name_in_another_member_is_not_taken_for_the_records(
+    monkeypatch: pytest.MonkeyPatch, name: str, count: int, cuts: list[int]
+) -> None:
+    """[API-11]: however the real one is spelt."""
+    monkeypatch.setattr(pieces, "STEP_BYTES", 100)
+    monkeypatch.setattr(pieces, "PIECE_MAX", 4000)
+    own = ",".join(['{"data":1}'] * count)
+    others = ",".join(['{"data":{"kg":412.5,"line":"dock-7"},"tag":"a"}'] * 20)
+    assert_same(f'{{"{name}":[{own}],"x":{{"records":[{others}]}}}}'.encode(), cuts)
+    assert_same(f'{{"x":{{"records":[{others}]}},"{name}":[{own}]}}'.encode(), cuts)
+
+
 @pytest.mark.parametrize("before", ["", '"node":"n",', '"config":{"ttl_ms":5,"x":[{"a":1},{"b":2}]} , '])
 @pytest.mark.parametrize("after", ["", ',"create":true', ' , "producer":{"id":"p","epoch":1,"index":2}'])
 @pytest.mark.parametrize("comma", [",", " ,\n  "])

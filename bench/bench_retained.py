@@ -9,8 +9,9 @@ memory; NATS keeps an index of them, and lets go of what it wrote after some sec
 before it is killed, as it would be by itself within seconds.
 
 What ten million sealed records take, and the bound, is in `engine_memory`; Redis would need more than a gigabyte for
-them. Checked: every server has all records before and after. Not measured: other sizes of records, many topics, how
-memory comes back after a while.
+them. Checked: every server has all records before the kill, and ours behind it; what others lost by it, as Redis does
+when a sync was under way, is `lost` among the rounds. Not measured: other sizes of records, many topics, how memory
+comes back after a while.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Kind(NamedTuple):
     start: Callable[[Path], Iterator[Target]]
     wire: Wire
     count: Callable[[Target], int]
+    may_lose: bool = True
+    """Whether what it acknowledged may be gone when it is killed: what is not written yet is others' risk, not ours."""
 
 
 def groups(quick: bool) -> list[Group]:
@@ -81,7 +84,8 @@ def kept(dir: Path, *, kind: Kind, count: int) -> Sample:
         os.kill(target.pid, signal.SIGKILL)
     began = time.perf_counter()
     with contextmanager(kind.start)(dir) as target:
-        assert kind.count(target) == count
+        left = kind.count(target)
+        assert left == count or kind.may_lose
         restart_ms = (time.perf_counter() - began) * 1e3
         again = resident.memory(target.pid)
     grown = {
@@ -90,7 +94,7 @@ def kept(dir: Path, *, kind: Kind, count: int) -> Sample:
         "restarted_bytes_per_record": again["VmRSS"] - empty["VmRSS"],
     }
     extra = {name: max(value / count, LEAST) for name, value in grown.items()}
-    return Sample(count, found.wall_s, found.cpu_s, {**extra, "restart_ms": restart_ms})
+    return Sample(count, found.wall_s, found.cpu_s, {**extra, "restart_ms": restart_ms, "lost": float(count - left)})
 
 
 def _ours() -> Kind:
@@ -103,7 +107,7 @@ def _ours() -> Kind:
             assert http.call("POST", "/v0/checkpoint").status == 200
             return int(http.call("GET", f"/v0/topics/{served.TOPIC}").body["count"])
 
-    return Kind(start, served.writes(BATCH), count)
+    return Kind(start, served.writes(BATCH), count, may_lose=False)
 
 
 def _redis() -> Kind:

@@ -482,6 +482,8 @@ class StoreUnavailable(DiskError):
 class StoreDenied(StoreUnavailable):
     """The cold tier answers, and does not permit this."""
 
+    code = "not_ready"
+
 
 class ColdStoreMismatch(DiskError):
     """The cold tier holds the segments of another store; nothing was changed [S-14]."""

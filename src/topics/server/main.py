@@ -36,7 +36,7 @@ from topics import settings as all_settings
 from topics.codec import kernel
 from topics.engine.engine import Engine
 from topics.errors import SettingsError, TopicsError
-from topics.fs import Fs, OsFs, maps_permit
+from topics.fs import Fs, OsFs
 from topics.server import bind, keys
 from topics.server.logs import Logs, fields
 from topics.server.server import DRAIN_S, Server
@@ -188,8 +188,7 @@ def descriptors_permit(settings: Settings) -> int:
             log.info("the descriptor limit stays at %d: %s", limit, error)
     if limit == resource.RLIM_INFINITY:
         return wanted
-    others = RESERVED_FDS + maps_permit(settings.max_maps)
-    most = limit - others if limit > others else limit // 4
+    most = limit - RESERVED_FDS if limit > RESERVED_FDS else limit // 4
     return min(wanted, most) if wanted else most
 
 

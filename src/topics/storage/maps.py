@@ -18,6 +18,7 @@ mapping with exported buffers cannot be closed; it never reads unmapped memory. 
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections import OrderedDict
@@ -220,7 +221,16 @@ class MapCache:
             return Lease(self, entry, fresh=False), self._forgets
 
     def _map(self, path: str) -> mmap | None:
-        return self._fs.map(path) if self._use_mmap and self._pinned_maps < self._max_maps else None
+        if not self._use_mmap or self._pinned_maps >= self._max_maps:
+            return None
+        try:
+            return self._fs.map(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        with self._lock:
+            self._evict(keep=0)  # connections have taken what mappings had left them
+        return self._fs.map(path)
 
     def _read(self, path: str, size: int) -> bytearray:
         file = self._fs.open(path, "r")
@@ -257,13 +267,13 @@ class MapCache:
             self._evict()
             return Lease(self, entry, fresh=True)
 
-    def _evict(self) -> None:
+    def _evict(self, keep: int | None = None) -> None:
         """Let go of what nobody uses, oldest first, until the bounds hold or all that is left is in use."""
-        over = len(self._entries) - self._max_maps
-        if over <= 0 and self._copies_bytes <= COPIES_BYTES_MAX:
+        keep = self._max_maps if keep is None else keep
+        if len(self._entries) <= keep and self._copies_bytes <= COPIES_BYTES_MAX:
             return
         for path, entry in list(self._entries.items()):
-            if len(self._entries) <= self._max_maps and self._copies_bytes <= COPIES_BYTES_MAX:
+            if len(self._entries) <= keep and self._copies_bytes <= COPIES_BYTES_MAX:
                 return
             if entry.leases == 0 and not entry.pinned:
                 self._drop(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from collections.abc import Callable
@@ -224,3 +225,29 @@ def test_threads_lease_evict_and_forget_at_the_same_time(make: Make) -> None:
         thread.join()
     assert not failures
     assert cache.statistics().leased == 0
+
+
+def test_a_mapping_that_finds_no_descriptor_takes_those_that_nobody_uses(tmp_path: Path) -> None:
+    """S-155: connections may have taken what mappings had left to others."""
+    limit = [100]
+    alive: list[mmap] = []
+
+    class Scarce(OsFs):
+        def map(self, path: str) -> mmap | None:
+            if sum(not one.closed for one in alive) >= limit[0]:
+                raise OSError(errno.EMFILE, "too many open files")
+            made = super().map(path)
+            assert made is not None
+            alive.append(made)
+            return made
+
+    cache = MapCache(Scarce(), 100)
+    paths = [str(tmp_path / f"f{n}") for n in range(6)]
+    for path in paths:
+        Path(path).write_bytes(path.encode())
+    for path in paths[:5]:
+        cache.lease(path, len(path)).release()
+    limit[0] = 5
+    with cache.lease(paths[0], len(paths[0])) as used, cache.lease(paths[5], len(paths[5])) as lease:
+        assert (bytes(lease.buffer), bytes(used.buffer)) == (paths[5].encode(), paths[0].encode())
+        assert sum(not one.closed for one in alive) == 2, "what is in use stays"

@@ -114,7 +114,9 @@ _COUNTS: Final = (
     "max_deliveries",
 )
 _FLAGS: Final = ("durable", "auto_priority", "auto_create", "dedupe_node", "leases_durable")
-_CLAMPS: Final = {"lease_ms": (100, 86_400_000), "claim_jitter_ms": (0, 5000)}
+LEASE_MS_MIN: Final = 100
+LEASE_MS_MAX: Final = 86_400_000
+_CLAMPS: Final = {"lease_ms": (LEASE_MS_MIN, LEASE_MS_MAX), "claim_jitter_ms": (0, 5000)}
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,11 +86,6 @@ def is_named(args: argparse.Namespace) -> bool:
     return named_url(args) is not None or args.profile is not None or _profile(args).url is not None
 
 
-def client(args: argparse.Namespace, url: str) -> Client:
-    """A client of the server at a URL, with the key that was given."""
-    return Server(url, key_of(args))
-
-
 def key_of(args: argparse.Namespace) -> str | None:
     """The key that was given by argument or environment."""
     return _key(args, Profile(), is_profiles=False)

@@ -237,7 +237,8 @@ class Client(Surface):
                     assert isinstance(step, Request)
                     asked_s = self._now_s()
                     outcome = self.exchange(step)
-                    heard = Heard(outcome, self._now_s(), self._now_s() - asked_s)
+                    now_s = self._now_s()
+                    heard = Heard(outcome, now_s, now_s - asked_s)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 

@@ -25,14 +25,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from topics.codec.control import Lease as Event
 from topics.codec.snapshot import DelayRow, DeliveryRow, LeaseRow, QueueState
+from topics.model import LEASE_MS_MAX, LEASE_MS_MIN
 
 CLAIMED: Final = 0
 RELEASED: Final = 1
 EXTENDED: Final = 2
 ACKED: Final = 3
 
-LEASE_MS_MIN: Final = 100
-LEASE_MS_MAX: Final = 86_400_000
 DELAY_MS_MAX: Final = 86_400_000
 LOOK_AHEAD: Final = 256
 """Jobs looked up at once."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from topics import telemetry
 from topics.clock import SystemClock
 from topics.errors import Unreachable
-from topics.model import Job
+from topics.model import LEASE_MS_MAX, LEASE_MS_MIN, Job
 
 if TYPE_CHECKING:
     from topics.surface.base import Surface
@@ -37,8 +37,6 @@ POLL_MS: Final = 1000
 """How often jobs that came back are looked for while nothing new comes."""
 BEATS: Final = 3
 """Extensions within the length of a lease."""
-LEASE_MIN_MS: Final = 100
-LEASE_MAX_MS: Final = 86_400_000
 BACKOFF_MS: Final = 1000
 BACKOFF_MAX_MS: Final = 300_000
 MOST: Final = 1000
@@ -122,7 +120,7 @@ def backoff_ms(job: Job, first_ms: int) -> int:
 
 def beat_s(lease_ms: int) -> float:
     """How long to wait between extensions of a lease, which is as long as a queue makes it [LSE-2]."""
-    return min(max(lease_ms, LEASE_MIN_MS), LEASE_MAX_MS) / 1000 / BEATS
+    return min(max(lease_ms, LEASE_MS_MIN), LEASE_MS_MAX) / 1000 / BEATS
 
 
 class Outage:

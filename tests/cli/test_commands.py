@@ -189,6 +189,7 @@ def test_without_a_head_no_row_means_anything(run: Run, client: Client, name: st
     """No row after it is taken for the head, and what cannot be understood is not passed over."""
     text = head + b"\n1,2\n3,4\n"
     assert bad_row(run("write", name, "--csv", "--skip-bad", "--json", stdin=text))[0] == 1
+    assert "--skip-bad" not in run("write", name, "--csv", stdin=text).err
     assert list(client.topics(name)) == []
 
 

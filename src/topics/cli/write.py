@@ -39,6 +39,8 @@ class BadLine(CallerError):
     def __init__(self, name: str, bad: Bad, count: int) -> None:
         super().__init__(f"line {bad.number} is no record: {bad.why}; {count} records before it are in {name}")
         self.line = bad.number
+        if isinstance(bad, Hopeless):
+            self.hint = "the first row has the names of the columns"
         self.acknowledged = count
 
 

@@ -44,6 +44,19 @@ async def open_aio(
     return wal
 
 
+class HeldSync:
+    """Stops the next sync once it is armed, until its gate is opened."""
+
+    def __init__(self) -> None:
+        self.gate = kit.Gate()
+        self.armed = False
+
+    def hook(self, op: str, path: str) -> None:
+        if op == "fdatasync" and self.armed:
+            self.armed = False
+            self.gate.stop()
+
+
 async def numbers(wal: Wal, start: Position = kit.START) -> list[int]:
     return [int(record.key) async for record, _ in wal.read_from(start)]
 
@@ -92,23 +105,17 @@ def test_opening_tells_what_recovery_found(disk: kit.Disk) -> None:
 
 def test_concurrent_appends_under_always_share_syncs_and_are_all_durable(disk: kit.Disk) -> None:
     """W-52 always."""
-    gate, meter = kit.Gate(), kit.Kept()
-    armed = [False]
-
-    def hook(op: str, path: str) -> None:
-        if op == "fdatasync" and armed[0]:
-            armed[0] = False
-            gate.stop()
+    sync, meter = HeldSync(), kit.Kept()
 
     async def main() -> None:
-        wal = await open_aio(disk, kit.ALWAYS, meter=meter, fs=kit.hooked(disk, hook))
-        armed[0] = True
+        wal = await open_aio(disk, kit.ALWAYS, meter=meter, fs=kit.hooked(disk, sync.hook))
+        sync.armed = True
         first = asyncio.ensure_future(wal.append(kit.put(0)))
-        await asyncio.to_thread(gate.wait_reached)
+        await asyncio.to_thread(sync.gate.wait_reached)
         others = [asyncio.ensure_future(wal.append(kit.put(n))) for n in range(1, 40)]
         await asyncio.sleep(0)
         assert not first.done()
-        gate.open()
+        sync.gate.open()
         positions = await asyncio.gather(first, *others)
         assert positions == sorted(set(positions))
         assert meter.count("fsync") == 2
@@ -138,19 +145,13 @@ def test_each_of_several_concurrent_batches_stays_together(disk: kit.Disk) -> No
 
 def test_a_bad_append_in_a_group_fails_alone(disk: kit.Disk) -> None:
     """W-51: what is wrong with one batch is its own caller's to hear."""
-    gate = kit.Gate()
-    armed = [False]
-
-    def hook(op: str, path: str) -> None:
-        if op == "fdatasync" and armed[0]:
-            armed[0] = False
-            gate.stop()
+    sync = HeldSync()
 
     async def main() -> None:
-        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, hook))
-        armed[0] = True
+        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, sync.hook))
+        sync.armed = True
         first = asyncio.ensure_future(wal.append(kit.put(0)))
-        await asyncio.to_thread(gate.wait_reached)
+        await asyncio.to_thread(sync.gate.wait_reached)
         group = [
             asyncio.ensure_future(call)
             for call in (
@@ -162,7 +163,7 @@ def test_a_bad_append_in_a_group_fails_alone(disk: kit.Disk) -> None:
             )
         ]
         await asyncio.sleep(0)
-        gate.open()
+        sync.gate.open()
         await first
         answers = await asyncio.gather(*group, return_exceptions=True)
         assert [type(answer) for answer in answers] == [Position, RecordTooLarge, AttributeError, list, Position]
@@ -174,24 +175,18 @@ def test_a_bad_append_in_a_group_fails_alone(disk: kit.Disk) -> None:
 
 def test_a_failed_sync_fails_every_append_it_covered_and_none_is_visible(disk: kit.Disk) -> None:
     """W-17, W-70."""
-    gate = kit.Gate()
-    armed = [False]
-
-    def hook(op: str, path: str) -> None:
-        if op == "fdatasync" and armed[0]:
-            armed[0] = False
-            gate.stop()
+    sync = HeldSync()
 
     async def main() -> None:
-        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, hook))
+        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, sync.hook))
         await wal.append(kit.put(0))
-        armed[0] = True
+        sync.armed = True
         first = asyncio.ensure_future(wal.append(kit.put(1)))
-        await asyncio.to_thread(gate.wait_reached)
+        await asyncio.to_thread(sync.gate.wait_reached)
         others = [asyncio.ensure_future(wal.append(kit.put(n))) for n in range(2, 6)]
         await asyncio.sleep(0)
         disk.fail("fdatasync", index=2)
-        gate.open()
+        sync.gate.open()
         await first
         answers = await asyncio.gather(*others, return_exceptions=True)
         assert all(isinstance(answer, (WalIo, WalReadOnly)) for answer in answers)
@@ -278,20 +273,14 @@ def test_a_follower_sees_what_is_appended_and_ends_at_close(disk: kit.Disk) -> N
 
 def test_a_follower_whose_read_is_behind_a_close_ends_and_raises_nothing(disk: kit.Disk) -> None:
     """W-54: a follower ends at close, as the plain reader's does."""
-    gate = kit.Gate()
-    armed = [False]
-
-    def hook(op: str, path: str) -> None:
-        if op == "fdatasync" and armed[0]:
-            armed[0] = False
-            gate.stop()
+    sync = HeldSync()
 
     async def main() -> None:
-        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, hook))
+        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, sync.hook))
         reader = wal.read_from(kit.START, follow=True)
-        armed[0] = True
+        sync.armed = True
         appending = asyncio.ensure_future(wal.append(kit.put(0)))
-        await asyncio.to_thread(gate.wait_reached)
+        await asyncio.to_thread(sync.gate.wait_reached)
         closing = asyncio.ensure_future(wal.close())
         await asyncio.sleep(0)
 
@@ -301,7 +290,7 @@ def test_a_follower_whose_read_is_behind_a_close_ends_and_raises_nothing(disk: k
         following = asyncio.ensure_future(follow())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        gate.open()
+        sync.gate.open()
         await appending
         await closing
         assert await following in ([], [0])
@@ -360,24 +349,18 @@ def test_a_cancelled_read_takes_no_record_away(disk: kit.Disk, follow: bool) -> 
 
 def test_a_cancelled_append_is_in_the_log_once_or_not_at_all(disk: kit.Disk) -> None:
     """R-6: indeterminate, never twice, never half; the others are not disturbed."""
-    gate = kit.Gate()
-    armed = [False]
-
-    def hook(op: str, path: str) -> None:
-        if op == "fdatasync" and armed[0]:
-            armed[0] = False
-            gate.stop()
+    sync = HeldSync()
 
     async def main() -> None:
-        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, hook))
-        armed[0] = True
+        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, sync.hook))
+        sync.armed = True
         tasks = [asyncio.ensure_future(wal.append(kit.put(n))) for n in range(3)]
-        await asyncio.to_thread(gate.wait_reached)
+        await asyncio.to_thread(sync.gate.wait_reached)
         tasks += [asyncio.ensure_future(wal.append(kit.put(n))) for n in range(3, 6)]
         await asyncio.sleep(0)
         tasks[0].cancel()
         tasks[4].cancel()
-        gate.open()
+        sync.gate.open()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         found = await numbers(wal)
         assert found == sorted(set(found))
@@ -391,26 +374,20 @@ def test_a_cancelled_append_is_in_the_log_once_or_not_at_all(disk: kit.Disk) -> 
 def test_cancelled_appends_keep_their_places(disk: kit.Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """07 §5: what waits for the worker is bounded, also if those who asked are gone."""
     monkeypatch.setattr("topics.wal.aio.PENDING_MAX", 4)
-    gate = kit.Gate()
-    armed = [False]
-
-    def hook(op: str, path: str) -> None:
-        if op == "fdatasync" and armed[0]:
-            armed[0] = False
-            gate.stop()
+    sync = HeldSync()
 
     async def main() -> None:
-        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, hook))
-        armed[0] = True
+        wal = await open_aio(disk, kit.ALWAYS, fs=kit.hooked(disk, sync.hook))
+        sync.armed = True
         tasks = [asyncio.ensure_future(wal.append(kit.put(0)))]
-        await asyncio.to_thread(gate.wait_reached)
+        await asyncio.to_thread(sync.gate.wait_reached)
         for n in range(1, 9):
             tasks.append(asyncio.ensure_future(wal.append(kit.put(n))))
             await asyncio.sleep(0)
             tasks[-1].cancel()
             await asyncio.wait(tasks[-1:])
         tasks[0].cancel()
-        gate.open()
+        sync.gate.open()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
         found = await numbers(wal)

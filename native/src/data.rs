@@ -108,8 +108,9 @@ pub fn index_rows(bytes: &[u8], rows: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((entries, sizes))
 }
 
-/// Flags of an entry whose record is deleted, and of one that is lost.
-pub const DEAD: u8 = 0x04 | 0x08;
+/// Flags of an entry whose record is deleted, and of one that is that or lost.
+pub const DELETED: u8 = 0x04;
+pub const DEAD: u8 = DELETED | 0x08;
 
 /// How many bytes the WAL frames of new entries have; `None` if they are not what a tail may hold.
 pub fn tail_bytes(entries: &[u8], ts_before: u64) -> Option<usize> {
@@ -127,6 +128,26 @@ pub fn tail_bytes(entries: &[u8], ts_before: u64) -> Option<usize> {
         }
     }
     Some(total)
+}
+
+/// Mark the live ones of these entries deleted, counted from `first`: how many they are, and their accounted bytes.
+///
+/// `None`, and nothing is changed: one of them is not there.
+pub fn mark(entries: &mut [u8], first: u64, seqs: &[u64]) -> Option<(usize, usize)> {
+    let count = (entries.len() / frame::ENTRY_BYTES) as u64;
+    if seqs.iter().any(|seq| seq.wrapping_sub(first) >= count) {
+        return None;
+    }
+    let (mut records, mut freed) = (0, 0);
+    for seq in seqs {
+        let entry = &mut entries[(seq - first) as usize * frame::ENTRY_BYTES..][..frame::ENTRY_BYTES];
+        if entry[16] & DEAD == 0 {
+            entry[16] |= DELETED;
+            records += 1;
+            freed += u32_at(entry, 4).saturating_sub(u32_at(entry, 16) >> 8);
+        }
+    }
+    Some((records, freed))
 }
 
 /// What became of frames that were to be made into others.
@@ -443,6 +464,22 @@ mod tests {
         assert_eq!(tail_bytes(&entries[1..], 0), None);
         entries[36] = 0;
         assert_eq!(tail_bytes(&entries, 9), None);
+    }
+
+    #[test]
+    fn live_entries_are_marked_once() {
+        let mut entries = Vec::new();
+        for (size, flags) in [(45, 0), (0, 4), (47, 8), (50, 1)] {
+            entry(&mut entries, 0, size, 9, flags, size.min(7));
+        }
+        let before = entries.clone();
+        for wrong in [6, 11, u64::MAX] {
+            assert_eq!(mark(&mut entries, 7, &[7, wrong]), None);
+            assert_eq!(entries, before);
+        }
+        assert_eq!(mark(&mut entries, 7, &[7, 8, 9, 10, 10]), Some((2, 14)));
+        assert_eq!([0, 1, 2, 3].map(|at| entries[at * 20 + 16]), [4, 4, 8, 5]);
+        assert_eq!(mark(&mut entries, 7, &[7, 10]), Some((0, 0)));
     }
 
     #[test]

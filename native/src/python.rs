@@ -505,6 +505,13 @@ fn tail_bytes(entries: &[u8], ts_before: u64) -> Option<usize> {
     data::tail_bytes(entries, ts_before)
 }
 
+/// Mark entries deleted in place; how many of them lived, and their accounted bytes.
+#[pyfunction]
+#[pyo3(signature = (entries, first, seqs, /))]
+fn mark(mut entries: PyBuffer<u8>, first: u64, seqs: Vec<u64>) -> PyResult<(usize, usize)> {
+    data::mark(bytes_mut(&mut entries)?, first, &seqs).ok_or_else(|| PyValueError::new_err("no entry of this seq"))
+}
+
 /// `.data` frames and entries of WAL frames; an int tells which one is wrong, `None` that the twin has to look.
 #[pyfunction]
 #[pyo3(signature = (buffer, offsets, mask, at, hops, /))]
@@ -589,6 +596,23 @@ fn project_wal<'py>(
 ) -> Option<Bound<'py, PyBytes>> {
     let wanted = Wanted { tags, metas, data };
     render::wal(frames, &numbers(offsets), wanted).map(|found| PyBytes::new(py, &found.text))
+}
+
+/// The same as jobs that were claimed for the first time.
+#[pyfunction]
+#[pyo3(signature = (frames, offsets, first_id, deadline, /))]
+fn jobs<'py>(
+    py: Python<'py>,
+    frames: &[u8],
+    offsets: &[u8],
+    first_id: u64,
+    deadline: u64,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let offsets = numbers(offsets);
+    if first_id.checked_add(offsets.len() as u64).is_none() {
+        return Err(PyValueError::new_err("an id does not fit 64 bits"));
+    }
+    Ok(render::jobs(frames, &offsets, first_id, deadline).map(|found| PyBytes::new(py, &found)))
 }
 
 /// A batch as server-sent events.
@@ -683,6 +707,7 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(columns, module)?)?;
     module.add_function(wrap_pyfunction!(index_rows, module)?)?;
     module.add_function(wrap_pyfunction!(tail_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(mark, module)?)?;
     module.add_function(wrap_pyfunction!(reframe, module)?)?;
     module.add_function(wrap_pyfunction!(stamp, module)?)?;
     module.add_function(wrap_pyfunction!(appends, module)?)?;
@@ -690,6 +715,7 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(walk_records, module)?)?;
     module.add_function(wrap_pyfunction!(project, module)?)?;
     module.add_function(wrap_pyfunction!(project_wal, module)?)?;
+    module.add_function(wrap_pyfunction!(jobs, module)?)?;
     module.add_function(wrap_pyfunction!(events, module)?)?;
     Ok(())
 }

@@ -28,6 +28,12 @@ pub fn number(mut value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
+/// Write a number in hexadecimal digits.
+fn hex(value: u64, out: &mut Vec<u8>) {
+    let digits = (64 - value.leading_zeros()).div_ceil(4).max(1);
+    out.extend((0..digits).rev().map(|at| b"0123456789abcdef"[(value >> (at * 4) & 15) as usize]));
+}
+
 const SEQ: &[u8] = b",{\"$seq\":";
 const TS: &[u8] = b",\"$ts\":";
 
@@ -187,25 +193,69 @@ pub fn segment(bytes: &[u8], entries: &[u8], first_seq: u64, mask: u64, wanted: 
     Some(out)
 }
 
-/// Records of WAL frames that were encoded here and never left memory: checksums are not computed.
+/// The record of a WAL frame that was encoded here and never left memory: its checksum is not computed.
+fn of_wal(bytes: &[u8], offset: u64) -> Option<Stored<'_>> {
+    let found = bytes.get(usize::try_from(offset).ok()?..)?;
+    if found.len() < frame::FRAME_BYTES {
+        return None;
+    }
+    let lens = (u16_at(found, 30), u16_at(found, 32), u32_at(found, 34));
+    let frame_len = u32_at(found, 0);
+    if frame_len > found.len() - 4
+        || misfits(frame_len.checked_sub(frame::FRAME_LEN_MIN)?, found[5], lens.0, lens.1, lens.2)
+    {
+        return None;
+    }
+    Some(Stored::new(found, frame::HEADER_BYTES, found[5], lens, u64_at(found, 14), u64_at(found, 22)))
+}
+
+/// Records of such frames.
 pub fn wal(bytes: &[u8], offsets: &[u64], wanted: Wanted) -> Option<Projected> {
     let mut out = Projected::with_room(offsets.len(), 0);
     for &offset in offsets {
-        let found = bytes.get(usize::try_from(offset).ok()?..)?;
-        if found.len() < frame::FRAME_BYTES {
-            return None;
-        }
-        let lens = (u16_at(found, 30), u16_at(found, 32), u32_at(found, 34));
-        let frame_len = u32_at(found, 0);
-        if frame_len > found.len() - 4
-            || misfits(frame_len.checked_sub(frame::FRAME_LEN_MIN)?, found[5], lens.0, lens.1, lens.2)
-        {
-            return None;
-        }
-        let one = Stored::new(found, frame::HEADER_BYTES, found[5], lens, u64_at(found, 14), u64_at(found, 22));
-        out.add(&one, None, wanted)?;
+        out.add(&of_wal(bytes, offset)?, None, wanted)?;
     }
     Some(out)
+}
+
+/// The same as jobs that were claimed for the first time, all until one instant; their ids count up [CLM-6].
+pub fn jobs(bytes: &[u8], offsets: &[u64], first_id: u64, deadline: u64) -> Option<Vec<u8>> {
+    let mut until = Vec::with_capacity(40);
+    until.extend_from_slice(b"\",\"deadline\":");
+    number(deadline, &mut until);
+    until.extend_from_slice(b",\"$ts\":");
+    let mut out = Projected::with_room(offsets.len(), bytes.len().min(offsets.len() * 512));
+    for (&offset, id) in offsets.iter().zip(first_id..) {
+        let one = of_wal(bytes, offset)?;
+        if one.envelope.len() <= DATA_AT {
+            return None;
+        }
+        let end = one.envelope.len() - 1;
+        let meta = match meta_of(one.envelope) {
+            Meta::Absent => None,
+            Meta::At(at) => Some(at),
+            Meta::Unclear => return None,
+        };
+        let comma = usize::from(out.text.is_empty());
+        out.text.extend_from_slice(&SEQ[comma..]);
+        number(one.seq, &mut out.text);
+        out.text.extend_from_slice(b",\"lease_id\":\"lease_");
+        hex(id, &mut out.text);
+        out.text.extend_from_slice(&until);
+        number(one.ts, &mut out.text);
+        if let Some(tag) = one.tag {
+            out.text.extend_from_slice(b",\"$tag\":");
+            out.quoted(tag)?;
+        }
+        out.text.extend_from_slice(b",\"deliveries\":1,\"data\":");
+        out.text.extend_from_slice(&one.envelope[DATA_AT..meta.map_or(end, |at| at - META_GAP)]);
+        if let Some(at) = meta {
+            out.text.extend_from_slice(b",\"meta\":");
+            out.text.extend_from_slice(&one.envelope[at..end]);
+        }
+        out.text.push(b'}');
+    }
+    Some(out.text)
 }
 
 #[cfg(test)]
@@ -256,6 +306,18 @@ mod tests {
         }
         for end in 0..raw.len() {
             assert!(wal(&raw[..end], &[0], all).is_none());
+            assert!(jobs(&raw[..end], &[0], 1, 2).is_none());
+        }
+        let told = br#"{"$seq":31,"lease_id":"lease_2f","deadline":9,"$ts":1790,"$tag":"\"","deliveries":1,"data":[1],"meta":{"k":1}}"#;
+        assert_eq!(jobs(&raw, &[0], 0x2f, 9).unwrap(), told);
+    }
+
+    #[test]
+    fn numbers_are_written_in_hexadecimal_digits() {
+        for value in [0, 1, 9, 10, 15, 16, 255, 256, 0xdead_beef, 1 << 40, u64::MAX] {
+            let mut told = Vec::new();
+            hex(value, &mut told);
+            assert_eq!(told, format!("{value:x}").into_bytes());
         }
     }
 }

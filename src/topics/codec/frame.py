@@ -66,7 +66,8 @@ _LEN = struct.Struct("<I")
 _SUM = struct.Struct("<Q")
 _BODY = struct.Struct("<BBQQQHHI")
 _HEADER = struct.Struct("<IBBQQQHHI")
-_DATA_LEN = struct.Struct("<I")
+_DATA_LEN = _FRAME_LEN = struct.Struct("<I")
+_OFFSET = struct.Struct("<Q")
 _TEXT_LENS = struct.Struct("<HH")
 _TEXT_LENS_AT: Final = 30
 
@@ -331,6 +332,13 @@ def payload(buffer: bytes, offset: int) -> tuple[int, bytes | None, bytes]:
 def data_bytes(buffer: Buffer, offset: int) -> int:
     """How long the payload of such a frame is."""
     size: int = _DATA_LEN.unpack_from(buffer, offset + HEADER_BYTES - _DATA_LEN.size)[0]
+    return size
+
+
+def span_bytes(buffer: Buffer, offsets: bytes) -> int:
+    """From the first of such frames to the end of the last, by where they begin (codec.offsets)."""
+    first, last = _OFFSET.unpack_from(offsets)[0], _OFFSET.unpack_from(offsets, len(offsets) - _OFFSET.size)[0]
+    size: int = last - first + 4 + _FRAME_LEN.unpack_from(buffer, last)[0]
     return size
 
 

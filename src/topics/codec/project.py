@@ -9,6 +9,7 @@ out of the ordinary they answer None, and the caller decodes frame by frame. Pur
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,6 +23,7 @@ from topics.codec.frame import HAS_NODE, HAS_TAG, Buffer
 
 RUN_BYTES_MAX: Final = 16 << 20
 FEW: Final = 8
+_ID_MAX: Final = 1 << 63
 _DATA_AT: Final = envelope.PLAIN_BYTES - 1
 """Of the payload within its envelope."""
 
@@ -161,6 +163,38 @@ def _formatted(
     except UnicodeDecodeError:
         return None
     return out
+
+
+_JOB: Final = b'"$seq":%d,"lease_id":"%b","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b'
+
+
+def job(
+    seq: int,
+    lease_id: bytes,
+    deadline: int,
+    ts: int,
+    tag: bytes | None,
+    deliveries: int,
+    data: bytes,
+    meta: bytes | None,
+) -> bytes:
+    """The members of a claimed job, without braces [CLM-6, WRK-4]."""
+    named = b"" if tag is None else b',"$tag":' + _quoted(tag)
+    more = b"" if meta is None else b',"meta":' + meta
+    return _JOB % (seq, lease_id, deadline, ts, named, deliveries, data, more)
+
+
+def jobs_of_wal(raw: bytes, offsets: bytes, first_id: int, deadline: int) -> bytes:
+    """Frames in a row that never left memory as jobs that are delivered for the first time, commas in between."""
+    if kernel.native is not None and first_id < _ID_MAX:
+        made = kernel.native.jobs(raw, offsets, first_id, deadline)
+        if made is not None:
+            return made
+    told = []
+    for id, at in enumerate(array("Q", offsets), first_id):
+        one = frame.fields(raw, at)
+        told.append(b"{%b}" % job(one.seq, b"lease_%x" % id, deadline, one.ts, one.tag, 1, *envelope.parts(one.data)))
+    return b",".join(told)
 
 
 def run_of_wal(raw: bytes, offsets: bytes, wanted: Projection) -> list[bytes] | None:

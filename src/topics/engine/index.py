@@ -520,6 +520,10 @@ class Index:
         found = self._recent.find_all(self.topic_id, seqs)
         return None if None in found else cast("list[tuple[bytes, int]]", found)
 
+    def run_in_memory(self, first: int, count: int) -> list[tuple[bytes, bytes]] | None:
+        """Buffers of records in a row and where in each their frames begin; None unless all of them are here."""
+        return None if self._recent is None else self._recent.run(self.topic_id, first, count)
+
     def is_cold(self, seq: int) -> bool:
         """Whether the frame of a record is in the cold tier."""
         found = None if self.segments is None or seq > self.ckpt_seq else self.segments.find(seq)

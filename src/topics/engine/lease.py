@@ -38,7 +38,7 @@ LOOK_AHEAD: Final = 256
 RUN_SHIFT: Final = 40
 ROOM: Final = 64
 
-_N = TypeVar("_N", int, tuple[int, int])
+_N = TypeVar("_N", int, tuple[int, int], tuple[int, int, int])
 
 Look = Callable[[int, int], Sequence[int]]
 """Live seqs above one, ascending: at least so many, all if there are fewer."""
@@ -112,20 +112,21 @@ class Leases:
         """The highest seq that was ever delivered."""
         self.dead_lettered = 0
         self.on_end: Callable[[Lease], None] = lambda lease: None
-        """Called when a lease is over, for whatever reason."""
+        """Called when a lease that has a holder is over, for whatever reason."""
         self._reclaim: set[int] = set()
         self._due: set[int] = set()
         self._moving: set[int] = set()
         self._most = 0
         """Deliveries after which a job is due; 0: never."""
-        self._expiries: list[tuple[int, int]] = []
+        self._expiries: list[tuple[int, int, int]] = []
+        """When leases expire that were handed out together: those of the seqs from the second to before the third."""
         self._delays: list[tuple[int, int]] = []
         self._lowest: list[int] = []
         """Of `_reclaim`."""
         self._lowest_due: list[int] = []
-        self._tracked: list[int] = []
-        """Of `deliveries`, lowest first: what a floor passes."""
-        self._ahead: deque[int] = deque()
+        self._tracked: list[tuple[int, int]] = []
+        """Runs that have all of `deliveries`, lowest first: what a floor passes."""
+        self._ahead: deque[range] = deque()
         """Jobs that were never delivered, looked up ahead."""
         self._looked = 0
         """Up to where."""
@@ -136,11 +137,9 @@ class Leases:
         """What is over by now can be had again; the first thing of every call [LSE-2]."""
         expiries, delays = self._expiries, self._delays
         while expiries and expiries[0][0] < now_ms:
-            deadline, seq = heappop(expiries)
-            lease = self.held.get(seq)
-            if lease is not None and lease.deadline_ms == deadline and not lease.acking:
+            for lease in self._expiring(*heappop(expiries)):
                 self._end(lease)
-                self._put(seq)
+                self._put(lease.seq)
         while delays and delays[0][0] <= now_ms:
             ready_at, seq = heappop(delays)
             if self.delayed.get(seq) == ready_at:
@@ -150,7 +149,7 @@ class Leases:
     def next_change_ms(self) -> int | None:
         """The first instant at which a lease has expired or a delay is over, as things stand."""
         expiries, delays = self._expiries, self._delays
-        while expiries and not self._expires(*expiries[0]):
+        while expiries and not self._expires(expiries[0]):
             heappop(expiries)
         while delays and self.delayed.get(delays[0][1]) != delays[0][0]:
             heappop(delays)
@@ -158,9 +157,15 @@ class Leases:
         instants += [delays[0][0]] if delays else []
         return min(instants, default=None)
 
-    def _expires(self, deadline_ms: int, seq: int) -> bool:
-        lease = self.held.get(seq)
-        return lease is not None and lease.deadline_ms == deadline_ms and not lease.acking
+    def _expiring(self, deadline_ms: int, first: int, behind: int) -> Iterator[Lease]:
+        """Which of these are over at this very instant."""
+        for seq in range(first, behind):
+            lease = self.held.get(seq)
+            if lease is not None and lease.deadline_ms == deadline_ms and not lease.acking:
+                yield lease
+
+    def _expires(self, row: tuple[int, int, int]) -> bool:
+        return next(self._expiring(*row), None) is not None
 
     # -- a claim pass --------------------------------------------------------------------------------------------------
 
@@ -187,8 +192,21 @@ class Leases:
             else:
                 chosen.append(seq)
         while len(chosen) < count and (self._ahead or self._look(count - len(chosen), look)):
-            chosen.append(self._ahead.popleft())
+            chosen += self._take(count - len(chosen))
         return chosen
+
+    def choose_run(self, count: int, look: Look) -> range | None:
+        """The same, where they are in a row and were never delivered; None: ask for them one by one."""
+        if self._reclaim or not (self._ahead or self._look(count, look)):
+            return None
+        return self._take(count)
+
+    def _take(self, count: int) -> range:
+        """The first run that was looked up, or so many of it."""
+        run = self._ahead.popleft()
+        if len(run) > count:
+            self._ahead.appendleft(run[count:])
+        return run[:count]
 
     def _look(self, count: int, look: Look) -> bool:
         while not self._ahead:
@@ -197,13 +215,14 @@ class Leases:
                 return False
             self._looked = found[-1]
             # Behind a restart the cursor is not known: what was delivered before is found again.
-            self._ahead.extend(seq for seq in found if seq not in self.deliveries and seq not in self.held)
+            self._ahead.extend(_runs([seq for seq in found if seq not in self.deliveries and seq not in self.held]))
         return True
 
     def appended(self, first: int, last: int) -> None:
         """There are new jobs, all of them live: what was looked up ahead goes on with them, if it came that far."""
-        if self._looked == first - 1 and len(self._ahead) + last - first < LOOK_AHEAD:
-            self._ahead.extend(range(first, last + 1))
+        if self._looked == first - 1 and len(self._ahead) < LOOK_AHEAD:
+            joins = bool(self._ahead) and self._ahead[-1].stop == first
+            self._ahead.append(range(self._ahead.pop().start if joins else first, last + 1))
             self._looked = last
 
     def put_back(self, seqs: Sequence[int]) -> None:
@@ -214,33 +233,32 @@ class Leases:
                 heappush(self._lowest, seq)
             else:
                 fresh.append(seq)
-        self._ahead.extendleft(reversed(fresh))
+        self._ahead.extendleft(reversed(_runs(fresh)))
 
     def set_aside(self, seq: int) -> None:
         """A chosen job that cannot be read now: it is tried again by every pass, and keeps its counter."""
         if seq not in self.deliveries:
             self.deliveries[seq] = 0
-            heappush(self._tracked, seq)
+            self._track(seq, seq + 1)
         self._put(seq)
 
     def claim(self, seq: int, node: str, id: int, deadline_ms: int, holder: object = None) -> Lease:
         """Hand out a chosen job [CLM-3]; how often it was by then is in `deliveries`."""
-        deliveries, held, expiries, tracked = self.deliveries, self.held, self._expiries, self._tracked
-        if seq in deliveries or seq in held:
-            return self._claimed(seq, node, id, deadline_ms, deliveries.get(seq, 0) + 1, holder)
-        # For the first time, as most of them: the same in one go.
-        deliveries[seq] = 1
-        lease = held[seq] = Lease(seq, node, id, deadline_ms, holder)
-        self.in_flight += 1
-        heappush(tracked, seq)
-        if len(tracked) > 2 * len(deliveries) + ROOM:
-            self._tracked = _tidied(tracked, deliveries.__contains__)
-        heappush(expiries, (deadline_ms, seq))
-        if len(expiries) > 2 * len(held) + ROOM:
-            self._expiries = _tidied(expiries, lambda row: self._expires(*row))
-        if seq > self.cursor:
-            self.cursor = seq
-        return lease
+        return self._claimed(seq, node, id, deadline_ms, self.deliveries.get(seq, 0) + 1, holder)
+
+    def claim_run(
+        self, run: range, node: str, first_id: int, deadline_ms: int, holder: object = None
+    ) -> dict[int, Lease]:
+        """Hand out a chosen run: each for the first time, ids in a row; the leases by seq."""
+        assert self.deliveries.keys().isdisjoint(run)
+        leases = {seq: Lease(seq, node, id, deadline_ms, holder) for id, seq in enumerate(run, first_id)}
+        self.held.update(leases)
+        self.deliveries.update(dict.fromkeys(run, 1))
+        self.in_flight += len(run)
+        self._track(run.start, run.stop)
+        self._push_expiry(deadline_ms, run.start, run.stop)
+        self.cursor = max(self.cursor, run.stop - 1)
+        return leases
 
     def take_due(self, count: int) -> list[Due]:
         """Jobs to be moved now, lowest first; they are neither claimable nor due until that is decided [DLQ-2]."""
@@ -269,9 +287,18 @@ class Leases:
             return None
         return lease
 
-    def begin_ack(self, lease: Lease) -> None:
-        """The delete of its job is on its way."""
-        lease.acking = True
+    def begin_acks(self, node: str, seqs: Sequence[int], ids: Sequence[int | None]) -> tuple[list[int], list[int]]:
+        """The delete of jobs is on its way: of those with a lease that the call names, and the others [ACK-3]."""
+        begun: list[int] = []
+        skipped: list[int] = []
+        for seq, id in zip(seqs, ids, strict=True):
+            lease = self.find(seq, node, id)
+            if lease is None:
+                skipped.append(seq)
+            else:
+                lease.acking = True  # so that naming it twice does nothing
+                begun.append(seq)
+        return begun, skipped
 
     def ack_failed(self, seqs: Iterable[int]) -> None:
         """The jobs were not deleted: they are to be had again [ACK-5]."""
@@ -287,7 +314,7 @@ class Leases:
             lease = self.held.get(seq)
             if lease is not None and lease.acking:
                 lease.acking = False
-                heappush(self._expiries, (lease.deadline_ms, seq))
+                self._push_expiry(lease.deadline_ms, seq, seq + 1)
 
     def release(self, lease: Lease, ready_at_ms: int = 0) -> Event:
         """Give a lease up; the job is ready at once, or then [NAK-1, WRK-6]."""
@@ -316,7 +343,7 @@ class Leases:
             return
         if event.event == EXTENDED:
             lease.deadline_ms = event.deadline_ms
-            self._push_expiry(event.deadline_ms, seq)
+            self._push_expiry(event.deadline_ms, seq, seq + 1)
         elif event.event == ACKED:
             self.done((seq,))
         else:
@@ -340,26 +367,30 @@ class Leases:
             self.deliveries[seq] = deliveries
         else:
             self.deliveries[seq] = deliveries
-            heappush(self._tracked, seq)
-            if len(self._tracked) > _room(self.deliveries):
-                self._tracked = _tidied(self._tracked, self.deliveries.__contains__)
+            self._track(seq, seq + 1)
         lease = self.held[seq] = Lease(seq, node, id, deadline_ms, holder)
         self.in_flight += 1
-        self._push_expiry(deadline_ms, seq)
-        if seq > self.cursor:
-            self.cursor = seq
+        self._push_expiry(deadline_ms, seq, seq + 1)
+        self.cursor = max(self.cursor, seq)
         return lease
 
-    def _push_expiry(self, deadline_ms: int, seq: int) -> None:
-        heappush(self._expiries, (deadline_ms, seq))
+    def _track(self, first: int, behind: int) -> None:
+        heappush(self._tracked, (first, behind))
+        if len(self._tracked) > _room(self.deliveries):
+            known = self.deliveries.keys()
+            self._tracked = _tidied(self._tracked, lambda row: not known.isdisjoint(range(*row)))
+
+    def _push_expiry(self, deadline_ms: int, first: int, behind: int) -> None:
+        heappush(self._expiries, (deadline_ms, first, behind))
         if len(self._expiries) > _room(self.held):
-            self._expiries = _tidied(self._expiries, lambda row: self._expires(*row))
+            self._expiries = _tidied(self._expiries, self._expires)
 
     def _end(self, lease: Lease) -> None:
         del self.held[lease.seq]
         if not lease.dead:
             self.in_flight -= 1
-        self.on_end(lease)
+        if lease.holder is not None:
+            self.on_end(lease)
 
     def _put(self, seq: int) -> None:
         """A job can be had again, if it still is one."""
@@ -380,11 +411,12 @@ class Leases:
     def done(self, seqs: Iterable[int]) -> None:
         """Jobs were acked or moved, and are deleted: leases and counters go [ACK-4]."""
         held, deliveries = self.held, self.deliveries
+        has_others = bool(self.delayed or self._reclaim or self._due or self._moving)
         for seq in seqs:
             lease = held.get(seq)
             if lease is not None:
                 self._end(lease)
-            if deliveries.pop(seq, None) is not None and (self.delayed or self._reclaim or self._due or self._moving):
+            if deliveries.pop(seq, None) is not None and has_others:
                 self._take_out(seq)
 
     def moved(self, seqs: Iterable[int]) -> None:
@@ -406,16 +438,21 @@ class Leases:
 
     def below(self, floor: int) -> None:
         """Everything below a floor is gone."""
-        tracked = self._tracked
-        while tracked and tracked[0] < floor:
-            self.gone((heappop(tracked),))
-        while self._ahead and self._ahead[0] < floor:
-            self._ahead.popleft()
+        tracked, ahead = self._tracked, self._ahead
+        while tracked and tracked[0][0] < floor:
+            first, behind = heappop(tracked)
+            if behind > floor:
+                heappush(tracked, (floor, behind))
+            self.gone(range(first, min(behind, floor)))
+        while ahead and ahead[0].start < floor:
+            run = ahead.popleft()
+            if run.stop > floor:
+                ahead.appendleft(range(floor, run.stop))
 
     def forget_ahead(self) -> None:
         """Records were deleted: what was looked up ahead may be among them, and is looked up again."""
         if self._ahead:
-            self._looked = self._ahead[0] - 1
+            self._looked = self._ahead[0].start - 1
             self._ahead.clear()
 
     def keep(self, live: Set[int]) -> None:
@@ -452,7 +489,7 @@ class Leases:
         for seq, deliveries in counters.items():
             if seq not in made.held:
                 made.deliveries[seq] = deliveries
-                heappush(made._tracked, seq)
+                made._track(seq, seq + 1)
         for delay in state.delayed:
             if delay.seq in made.deliveries and delay.seq not in made.held:
                 made.delayed[delay.seq] = delay.ready_at_ms
@@ -474,6 +511,21 @@ class Leases:
         seqs += [seq for seq in self.delayed if seq > after]
         seqs.sort()
         return iter(seqs[:count])
+
+
+def _runs(seqs: Sequence[int]) -> list[range]:
+    """Ascending seqs as runs without a gap."""
+    runs: list[range] = []
+    at = 0
+    while at < len(seqs):
+        behind = at + 1
+        if seqs[-1] - seqs[at] == len(seqs) - 1 - at:
+            behind = len(seqs)
+        while behind < len(seqs) and seqs[behind] == seqs[behind - 1] + 1:
+            behind += 1
+        runs.append(range(seqs[at], seqs[behind - 1] + 1))
+        at = behind
+    return runs
 
 
 def _room(wanted: Sized) -> int:

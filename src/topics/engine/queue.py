@@ -28,12 +28,14 @@ from __future__ import annotations
 
 import logging
 import re
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from topics.codec import control, envelope, frame
+from topics.codec.offsets import SIZE
 from topics.engine import copies, deadletter, forward, retention
 from topics.engine.alarms import Alarm
 from topics.engine.cold import RETRY_NS
@@ -163,15 +165,33 @@ Dealt = tuple[int, int, int, Stored | tuple[bytes, int]]
 buffer in memory and where in it the frame begins."""
 
 
+class Fresh(NamedTuple):
+    """Jobs in a row that a pass has delivered for the first time; ids count up with seqs."""
+
+    first: int
+    id: int
+    pieces: Sequence[tuple[bytes, bytes]]
+    """Their frames in memory, and where in each buffer they begin (codec.offsets)."""
+
+    def dealt(self) -> Iterator[Dealt]:
+        """One by one."""
+        places = ((frames, at) for frames, offsets in self.pieces for at in array("Q", offsets))
+        return ((self.first + at, self.id + at, 1, place) for at, place in enumerate(places))
+
+
 class Hand(NamedTuple):
     """All jobs that a pass has given to one claimer, by seq; as `Job`s, or as whoever answers wants them."""
 
     dealt: Sequence[Dealt]
+    fresh: Sequence[Fresh]
+    """All of them, if it is not empty; `dealt` is then."""
+    size: int
     deadline: int
 
     def jobs(self) -> list[Job]:
         """For everybody."""
-        return [self.job(one) for one in self.dealt]
+        fresh = [one for run in self.fresh for one in run.dealt()]
+        return [self.job(one) for one in fresh or self.dealt]
 
     def job(self, dealt: Dealt) -> Job:
         """One of them."""
@@ -538,13 +558,10 @@ def ack(core: Core, name: str, asked: Ask, done: Outcome) -> None:
     check_not_system(name)
 
     def go_on(topic: Topic, leases: Leases, now: int) -> None:
-        held, skipped = _find(leases, asked)
-        if not held:
+        seqs, skipped = leases.begin_acks(*asked)
+        if not seqs:
             done(_acked(core, topic, 0, skipped))
             return
-        seqs = [lease.seq for lease in held]
-        for lease in held:
-            leases.begin_ack(lease)
 
         def fail(error: TopicsError) -> None:
             # What was refused before it was begun is as it was; a commit that failed gives the jobs back [ACK-5].
@@ -771,19 +788,6 @@ def _with_leases(core: Core, name: str, then: Callable[[Topic, Leases, int], Non
     core.with_topic(name, found, done)
 
 
-def _find(leases: Leases, asked: Ask) -> tuple[list[Lease], list[int]]:
-    """The active leases that a call names, and the seqs that have none, in the order of the call [ACK-3]."""
-    held: dict[int, Lease] = {}
-    skipped = []
-    for seq, id in zip(asked.seqs, asked.ids, strict=True):
-        lease = None if seq in held else leases.find(seq, asked.node, id)
-        if lease is None:
-            skipped.append(seq)
-        else:
-            held[seq] = lease
-    return list(held.values()), skipped
-
-
 def _acked(core: Core, topic: Topic, acked: int, skipped: Sequence[int]) -> AckResult:
     counts = counters(topic, core.clock.now_ms())
     return AckResult(acked, skipped, counts.ready, counts.in_flight)
@@ -864,6 +868,8 @@ class _Pass:
         self._is_shared = len(cohort) > 1
         self._budget = core.limits.max_read_bytes * len(cohort)
         self._jobs: list[list[Dealt]] = [[] for _ in cohort]
+        self._fresh: list[Fresh] = []
+        """The same of a claimer who is alone."""
         self._deadlines = [self._now + clamped_ms(one.claim.lease_ms, topic.config.lease_ms) for one in cohort]
         """All deadlines of a pass start at its time [COH-4]."""
         self._unreadable: list[int] = []
@@ -883,7 +889,7 @@ class _Pass:
             self._core.cold.fetch(self._cold, needed.wanted, self._go_on)
             return
         except OSError as error:
-            if not any(self._jobs):
+            if not self._has_jobs:
                 self._set_aside()
                 raise
             log.warning("topic %r: a claim ends early: %s", self._topic.name, error)
@@ -904,6 +910,8 @@ class _Pass:
     def _deal(self) -> bool:
         """One slice; whether there may be more. What cannot be read now is left for later passes."""
         leases, index = leases_of(self._topic), self._topic.index
+        if not (self._is_shared or self._events.kept) and self._deal_run(leases):
+            return True
         seqs = leases.choose(min(self._left, SLICE), self._look)
         order = sorted(seqs)
         try:
@@ -936,6 +944,31 @@ class _Pass:
             self._budget -= size
             self._deliver(leases, next(self._turns) if self._is_shared else 0, seq, stored)
         return bool(seqs)
+
+    def _deal_run(self, leases: Leases) -> bool:
+        """A slice of jobs in a row that are in memory and were never delivered, as most are; False: none is dealt."""
+        run = leases.choose_run(min(self._left, SLICE), self._look)
+        if run is None:
+            return False
+        pieces = self._topic.index.run_in_memory(run.start, len(run))
+        size = 0 if pieces is None else sum(frame.span_bytes(*piece) for piece in pieces)
+        if pieces is None or size > self._budget:
+            leases.put_back(run)
+            return False
+        core, claimer = self._core, self._cohort[0]
+        first_id = lease_number(core.run, core.deliveries + 1)
+        core.deliveries += len(run)
+        self._left -= len(run)
+        self._budget -= size
+        held = leases.claim_run(run, claimer.claim.node, first_id, self._deadlines[0], claimer.holder)
+        if claimer.holder is not None:
+            claimer.holder.held.update(held)
+        self._fresh.append(Fresh(run.start, first_id, pieces))
+        return True
+
+    @property
+    def _has_jobs(self) -> bool:
+        return bool(self._fresh) or any(self._jobs)
 
     def _leave_cold(self, leases: Leases, seqs: list[int]) -> None:
         """Jobs in a cold tier that cannot be reached are for later passes; those behind them are dealt now."""
@@ -992,14 +1025,19 @@ class _Pass:
         failed = self._cold.failed
         if failed is not None:
             claims_of(self._core, self._topic).stir_later()
-            if not any(self._jobs):
+            if not self._has_jobs:
                 _tell((one, failed) for one in self._cohort)
                 return
         ready = counters(self._topic, self._core.clock.now_ms()).ready
         _tell((one, one.told(self._hand(at), ready)) for at, one in enumerate(self._cohort))
 
     def _hand(self, at: int) -> Hand:
-        return Hand(sorted(self._jobs[at], key=_seq_of), self._deadlines[at])
+        jobs, deadline = self._jobs[at], self._deadlines[at]
+        if self._fresh and not jobs:
+            count = sum(len(offsets) // SIZE for run in self._fresh for _, offsets in run.pieces)
+            return Hand((), self._fresh, count, deadline)
+        jobs += [one for run in self._fresh for one in run.dealt()]
+        return Hand(sorted(jobs, key=_seq_of), (), len(jobs), deadline)
 
 
 _seq_of: Final = itemgetter(0)

@@ -6,14 +6,15 @@ waits for its window ends with its client [COH-5, API-23]. The stream of jobs is
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final, cast
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from topics.codec import envelope, frame
+from topics.codec import project
+from topics.codec.offsets import SIZE
 from topics.engine import queue
-from topics.engine.queue import Ask, Claim, Dealt, Hand
+from topics.engine.queue import Ask, Claim, Fresh, Hand
 from topics.errors import BatchTooLarge
 from topics.model import (
     AckResult,
@@ -34,7 +35,6 @@ from topics.server.topics import name_of
 
 Seq = Annotated[int, about(bounds=U64)]
 Token = Annotated[str, about(bounds={"pattern": "^(lease_[0-9a-fA-F]+)?$"})]
-_PLAIN: Final = b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d,"deliveries":%d,"data":%b}'
 _DOLLARS: Final = {"seq": "$seq", "ts": "$ts", "tag": "$tag"}
 
 
@@ -179,7 +179,7 @@ def claim(exchange: Exchange) -> None:
 
     def told(hand: Hand, ready: int) -> bytes:
         return b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d}' % (
-            name.encode(), rendered(hand), len(hand.dealt), ready,
+            name.encode(), rendered(hand), hand.size, ready,
         )  # fmt: skip
 
     def done(outcome: bytes | Exception) -> None:
@@ -199,26 +199,25 @@ def claim(exchange: Exchange) -> None:
 
 def rendered(hand: Hand) -> bytes:
     """Claimed jobs, one behind the other [CLM-6]."""
-    return b",".join([_in_memory(one, hand.deadline) or b"{%b}" % members(hand.job(one)) for one in hand.dealt])
+    if hand.fresh:
+        return b",".join([piece for run in hand.fresh for piece in _fresh(run, hand.deadline)])
+    return b",".join([b"{%b}" % members(hand.job(one)) for one in hand.dealt])
 
 
-def _in_memory(dealt: Dealt, deadline: int) -> bytes | None:
-    """A job straight from its frame, where that is in memory and holds nothing but a payload, as most do."""
-    seq, id, deliveries, stored = dealt
-    if stored.__class__ is not tuple:
-        return None
-    ts, tag, kept = frame.payload(*cast("tuple[bytes, int]", stored))
-    data, meta = envelope.parts(kept)
-    return _PLAIN % (seq, id, deadline, ts, deliveries, data) if tag is None and meta is None else None
+def _fresh(run: Fresh, deadline: int) -> Iterator[bytes]:
+    """Jobs straight from their frames."""
+    id = run.id
+    for frames, offsets in run.pieces:
+        yield project.jobs_of_wal(frames, offsets, id, deadline)
+        id += len(offsets) // SIZE
 
 
 def members(job: Job) -> bytes:
     """The members of a claimed job, without braces [CLM-6, WRK-4]."""
-    tag = b"" if job.tag is None else b',"$tag":%b' % wire.encode(job.tag)
-    meta = b"" if job.raw_meta is None else b',"meta":%b' % job.raw_meta
-    return b'"$seq":%d,"lease_id":"%b","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b' % (
-        job.seq, job.lease_id.encode(), job.deadline, job.ts, tag, job.deliveries, job.raw_data, meta,
-    )  # fmt: skip
+    tag = None if job.tag is None else job.tag.encode()
+    return project.job(
+        job.seq, job.lease_id.encode(), job.deadline, job.ts, tag, job.deliveries, job.raw_data, job.raw_meta
+    )
 
 
 # -- ack, nack, extend -----------------------------------------------------------------------------------------------
@@ -261,15 +260,10 @@ def ack(exchange: Exchange) -> None:
         topic = core.names.get(name)
         waits = staged_ns and outcome.acked and topic is not None and topic.config.durability == "fsync"
         fsync_ms = (clock.monotonic_ns() - staged_ns) / 1e6 if waits else 0.0
-        told = wire.encode(
-            {
-                "topic": name,
-                "acked": outcome.acked,
-                "skipped": outcome.skipped,
-                "ready": outcome.ready,
-                "in_flight": outcome.in_flight,
-            }
-        )
+        told = b'{"topic":"%b","acked":%d,"skipped":[%b],"ready":%d,"in_flight":%d}' % (
+            name.encode(), outcome.acked, b",".join([b"%d" % seq for seq in outcome.skipped]),
+            outcome.ready, outcome.in_flight,
+        )  # fmt: skip
         timing = b',"fsync_ms":%.3f' % fsync_ms if fsync_ms >= 0.001 else b""
         exchange.reply(200, wire.timed(told, exchange.elapsed_ms(), timing))
 

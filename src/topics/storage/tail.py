@@ -456,20 +456,18 @@ class Tail:
             begin = behind
         return _marked(changed, size)
 
-    def mark_few(self, seqs: Sequence[int]) -> tuple[int, int]:
+    def mark_few(self, seqs: list[int]) -> tuple[int, int]:
         """The same of a few, for which numpy would cost more than the work: how many were live, and their bytes."""
-        records = size = last = 0
-        item: _Block | GapRun | None = None
-        for seq in seqs:
-            if not self.first <= seq <= self.end:
-                continue
-            if item is None or seq > last:
-                item = self._items[self._index(seq)]
-                last = _end(item)
-            freed = item.mark_one(seq - item.first) if isinstance(item, _Block) else None
-            if freed is not None:
-                records += 1
+        records = size = 0
+        begin, end = bisect_left(seqs, self.first), bisect_right(seqs, self.end)
+        while begin < end:
+            item = self._items[self._index(seqs[begin])]
+            behind = bisect_right(seqs, _end(item), begin, end)
+            if isinstance(item, _Block):
+                marked, freed = item.mark_few(seqs[begin:behind])
+                records += marked
                 size += freed
+            begin = behind
         return records, size
 
     def mark_lost(self, lo: int, hi: int, reason: int) -> Marked:
@@ -779,18 +777,23 @@ class _Block:
         self._uncount(len(positions), freed)
         return positions, freed
 
-    def mark_one(self, position: int) -> int | None:
-        """Mark one, if it lives: its accounted bytes."""
-        at = position * ENTRY_BYTES
-        _, size, _, word = _ENTRY.unpack_from(self.entries, at)
-        if word & (DELETED | LOST):
-            return None
+    def mark_few(self, seqs: list[int]) -> tuple[int, int]:
+        """Mark the live ones of some seqs that are all here: how many they are, and their accounted bytes."""
         if self.shared:
             self.own()
-        self.entries[at + _FLAGS_AT] |= DELETED
-        freed: int = size - (word >> 8)
-        self._uncount(1, freed)
-        return freed
+        if kernel.native is not None:
+            records, freed = kernel.native.mark(self.entries, self.first, seqs)
+        else:
+            records = freed = 0
+            for seq in seqs:
+                at = (seq - self.first) * ENTRY_BYTES
+                _, size, _, word = _ENTRY.unpack_from(self.entries, at)
+                if not word & (DELETED | LOST):
+                    self.entries[at + _FLAGS_AT] |= DELETED
+                    records += 1
+                    freed += size - (word >> 8)
+        self._uncount(records, freed)
+        return records, freed
 
     def mark_lost(self, low: int, high: int, reason: int) -> tuple[npt.NDArray[np.int64], int, int]:
         """Make the live ones at the positions holes; which they are, their accounted bytes and WAL frame bytes."""

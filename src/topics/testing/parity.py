@@ -262,6 +262,8 @@ def check_frames(raw: bytes) -> None:
     same(lambda: segment.reframe(raw, places, MASK, 77, np.full(len(places), 8, np.uint8)))
     for wanted in WANTED:
         _same_text(partial(project.run_of_wal, raw, offsets.pack(begins), wanted))
+    jobs = offsets.pack(at for at in begins if frame.fields(raw, at).data.startswith(b'{"d":'))
+    _same_text(lambda: [project.jobs_of_wal(raw, jobs, 1 << 40, 99)])
     same(lambda: offsets.shifted([(place, offsets.pack(begins)) for place in places]))
 
 

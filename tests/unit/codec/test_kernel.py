@@ -260,6 +260,14 @@ def test_lengths_are_checked_before_they_are_used() -> None:
     assert native.reframe(b"1234", (2**63).to_bytes(8, "little"), 1, 0, None) == 0
     assert native.project(b"", bytes(20), 1, 1, True, True, True) is None
     assert native.project_wal(b"", (2**64 - 1).to_bytes(8, "little"), True, True, True) is None
+    assert native.jobs(b"", (2**64 - 1).to_bytes(8, "little"), 1, 1) is None
+    with pytest.raises(ValueError, match="64 bits"):
+        native.jobs(b"", bytes(8), 2**64 - 1, 1)
+    for seq in (4, 7, 2**64 - 1):
+        with pytest.raises(ValueError, match="no entry"):
+            native.mark(bytearray(40), 5, [5, seq])
+    with pytest.raises(BufferError):
+        native.mark(bytes(20), 5, [5])  # type: ignore[arg-type]
     with pytest.raises(BufferError):
         native.stamp(b"bytes do not change", bytes(8), 1, 1, 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="hops"):

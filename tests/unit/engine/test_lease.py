@@ -156,7 +156,7 @@ def test_an_ack_forgets_lease_and_counter() -> None:
     """[ACK-4]"""
     jobs = Jobs(2)
     jobs.claim(2)
-    jobs.leases.begin_ack(jobs.lease(1))
+    assert jobs.leases.begin_acks("w", [1], [None]) == ([1], [])
     assert jobs.leases.find(1, "w", None) is None
     jobs.ack(1)
     assert (list(jobs.leases.held), jobs.leases.deliveries, jobs.leases.in_flight) == ([2], {2: 1}, 1)
@@ -166,7 +166,7 @@ def test_a_lease_does_not_expire_while_its_ack_is_on_its_way() -> None:
     """Nobody gets a job whose delete may be committed already."""
     jobs = Jobs(1)
     jobs.claim(until=100)
-    jobs.leases.begin_ack(jobs.lease(1))
+    assert jobs.leases.begin_acks("w", [1], [None]) == ([1], [])
     jobs.leases.expire(500)
     assert (jobs.claim(), jobs.leases.in_flight, jobs.leases.next_change_ms()) == ([], 1, None)
 
@@ -175,7 +175,7 @@ def test_a_failed_ack_leaves_the_job_claimable() -> None:
     """[ACK-5]"""
     jobs = Jobs(1)
     jobs.claim()
-    jobs.leases.begin_ack(jobs.lease(1))
+    assert jobs.leases.begin_acks("w", [1], [None]) == ([1], [])
     jobs.leases.ack_failed([1])
     assert (jobs.leases.in_flight, jobs.claim(), jobs.leases.deliveries[1]) == (0, [1], 2)
 
@@ -184,7 +184,7 @@ def test_a_refused_ack_leaves_the_lease_as_it_was() -> None:
     """Nothing was begun: the worker may ack again, and the lease still expires."""
     jobs = Jobs(1)
     jobs.claim(until=100)
-    jobs.leases.begin_ack(jobs.lease(1))
+    assert jobs.leases.begin_acks("w", [1], [None]) == ([1], [])
     jobs.leases.expire(100)
     jobs.leases.ack_refused([1])
     assert jobs.leases.find(1, "w", 1) is not None
@@ -424,6 +424,90 @@ def test_memory_follows_the_jobs_in_flight() -> None:
     heaps = (leases._expiries, leases._delays, leases._lowest, leases._tracked, leases._lowest_due)
     assert all(len(heap) <= 70 for heap in heaps)
     assert (leases.held, leases.deliveries, leases.delayed) == ({}, {}, {})
+
+
+def test_memory_follows_the_jobs_in_flight_that_were_claimed_in_a_row() -> None:
+    jobs = Jobs(4800)
+    for turn in range(300):
+        run = jobs.leases.choose_run(16, jobs.look)
+        assert run == range(16 * turn + 1, 16 * turn + 17)
+        jobs.leases.claim_run(run, "w", 16 * turn, 10**6)
+        if turn:
+            jobs.ack(*range(run.start - 16, run.start - 1))  # one of each stays
+    leases = jobs.leases
+    assert leases.in_flight == 315
+    assert len(leases._expiries) <= 300
+    assert len(leases._tracked) <= 300
+    jobs.ack(*list(leases.held))
+    assert (leases.held, leases.deliveries, leases.next_change_ms()) == ({}, {}, None)
+
+
+class Twins:
+    """The same jobs twice: those of the first are claimed in runs where that is possible, those of the second never."""
+
+    def __init__(self, count: int) -> None:
+        self.both = (Jobs(count), Jobs(count))
+        self.head = count
+        self.now = 0
+
+    def claim(self, count: int, ms: int) -> None:
+        one, other = self.both
+        taken: list[int] = []
+        while len(taken) < count and (run := one.leases.choose_run(count - len(taken), one.look)) is not None:
+            one.leases.claim_run(run, "w", one.ids + 1, self.now + ms)
+            one.ids += len(run)
+            taken += run
+        taken += one.claim(count - len(taken), until=self.now + ms)
+        assert taken == other.claim(count, until=self.now + ms)
+
+    def act(self, kind: str, number: int) -> None:
+        """Do the same with both; `number` picks a job or an amount."""
+        held = sorted(self.both[0].leases.held)
+        for jobs in self.both:
+            leases = jobs.leases
+            if kind == "append":
+                jobs.live.update(range(self.head + 1, self.head + 1 + number))
+                leases.appended(self.head + 1, self.head + number)
+            elif kind == "delete":
+                jobs.delete(number)
+            elif kind == "below":
+                jobs.live -= set(range(number))
+                leases.below(number)
+            elif kind == "wait":
+                leases.expire(self.now + number)
+            elif held:
+                lease = leases.held[held[number % len(held)]]
+                if kind == "ack":
+                    jobs.ack(lease.seq)
+                elif kind == "release":
+                    leases.release(lease, self.now + number if number % 3 else 0)
+                else:
+                    leases.extend(lease, self.now + number)
+        self.head += number if kind == "append" else 0
+        self.now += number if kind == "wait" else 0
+
+
+@given(
+    st.integers(0, 30),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["claim", "claim", "append", "delete", "below", "wait", "ack", "release", "extend"]),
+            st.integers(1, 25),
+        ),
+        max_size=40,
+    ),
+)
+def test_jobs_that_are_claimed_in_a_row_are_what_they_were_one_by_one(count: int, acts: list[tuple[str, int]]) -> None:
+    """[CLM-2, CLM-3, LSE-2] Whatever happens to them afterwards."""
+    twins = Twins(count)
+    for kind, number in acts:
+        if kind == "claim":
+            twins.claim(number, 10 + number)
+        else:
+            twins.act(kind, number)
+        one, other = (jobs.leases for jobs in twins.both)
+        assert one.saved() == other.saved()
+        assert (one.in_flight, one.next_change_ms()) == (other.in_flight, other.next_change_ms())
 
 
 def test_the_next_instant_is_that_of_the_first_lease_or_delay() -> None:

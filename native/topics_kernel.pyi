@@ -138,6 +138,18 @@ def walk_records(buffer: Buffer, begin: int, end: int, /) -> tuple[int, int]: ..
 def project(
     buffer: Buffer, entries: bytes, first_seq: int, mask: int, tags: bool, metas: bool, data: bool, /
 ) -> bytes | None: ...
+def page(
+    buffer: Buffer,
+    index: Buffer,
+    at: int,
+    limits: tuple[int, int, int],
+    first_seq: int,
+    mask: int,
+    tags: bool,
+    metas: bool,
+    data: bool,
+    /,
+) -> tuple[bytes, int, int] | None: ...
 def project_wal(frames: bytes, offsets: bytes, tags: bool, metas: bool, data: bool, /) -> bytes | None: ...
 def jobs(frames: bytes, offsets: bytes, first_id: int, deadline: int, /) -> bytes | None: ...
 def events(name: str, from_seq: int, to_seq: int, head: int, records: list[bytes], chunked: bool, /) -> bytes: ...

@@ -583,6 +583,33 @@ fn project<'py>(
     Ok(found.map(|found| PyBytes::new(py, &found.text)))
 }
 
+/// The live records in a row from the entry at `at` on, how many they are, and their accounted bytes.
+///
+/// `limits`: at most so many records and bytes, and how many are too few to end at a dead one. `None`: a closer look.
+#[pyfunction]
+#[pyo3(signature = (buffer, index, at, limits, first_seq, mask, tags, metas, data, /))]
+#[allow(clippy::too_many_arguments)]
+fn page<'py>(
+    py: Python<'py>,
+    buffer: PyBuffer<u8>,
+    index: PyBuffer<u8>,
+    at: usize,
+    limits: (usize, usize, usize),
+    first_seq: u64,
+    mask: u64,
+    tags: bool,
+    metas: bool,
+    data: bool,
+) -> PyResult<Option<(Bound<'py, PyBytes>, usize, usize)>> {
+    let (raw, entries) = (bytes(&buffer)?, bytes(&index)?);
+    let begin = at.checked_mul(frame::ENTRY_BYTES).filter(|begin| *begin <= entries.len());
+    let Some(begin) = begin else { return Err(PyValueError::new_err("no entry is there")) };
+    let (wanted, most) =
+        (Wanted { tags, metas, data }, render::Most { records: limits.0, bytes: limits.1, few: limits.2 });
+    let found = render::page(raw, &entries[begin..], most, first_seq, mask, wanted);
+    Ok(found.map(|found| (PyBytes::new(py, &found.text), found.records, found.accounted)))
+}
+
 /// The same of WAL frames that were made here and never left memory.
 #[pyfunction]
 #[pyo3(signature = (frames, offsets, tags, metas, data, /))]
@@ -714,6 +741,7 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(shifted, module)?)?;
     module.add_function(wrap_pyfunction!(walk_records, module)?)?;
     module.add_function(wrap_pyfunction!(project, module)?)?;
+    module.add_function(wrap_pyfunction!(page, module)?)?;
     module.add_function(wrap_pyfunction!(project_wal, module)?)?;
     module.add_function(wrap_pyfunction!(jobs, module)?)?;
     module.add_function(wrap_pyfunction!(events, module)?)?;

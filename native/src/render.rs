@@ -193,6 +193,40 @@ pub fn segment(bytes: &[u8], entries: &[u8], first_seq: u64, mask: u64, wanted: 
     Some(out)
 }
 
+/// Live records in a row, rendered.
+pub struct Page {
+    pub text: Vec<u8>,
+    pub records: usize,
+    /// Canonical bytes of all data and meta [REC-12].
+    pub accounted: usize,
+}
+
+/// At most so many records, and bytes of their frames; ending early with fewer than `few` is not worth it.
+#[derive(Clone, Copy)]
+pub struct Most {
+    pub records: usize,
+    pub bytes: usize,
+    pub few: usize,
+}
+
+/// The live records in a row from an entry on, whose seq is `first_seq`; `None` where it takes a closer look.
+pub fn page(bytes: &[u8], entries: &[u8], most: Most, first_seq: u64, mask: u64, wanted: Wanted) -> Option<Page> {
+    let entries = &entries[..most.records.checked_mul(frame::ENTRY_BYTES)?.min(entries.len())];
+    let (mut records, mut accounted) = (0usize, 0usize);
+    for entry in entries.chunks_exact(frame::ENTRY_BYTES).take_while(|entry| entry[16] & data::DEAD == 0) {
+        accounted += u32_at(entry, 4).saturating_sub(u32_at(entry, 16) >> 8);
+        records += 1;
+    }
+    let last = entries.get(records.checked_sub(1)? * frame::ENTRY_BYTES..)?;
+    let size = (u32_at(last, 0) + u32_at(last, 4)).checked_sub(u32_at(entries, 0))?;
+    let ends_early = records * frame::ENTRY_BYTES < entries.len();
+    if size == 0 || size > most.bytes || (ends_early && records < most.few) {
+        return None;
+    }
+    let found = segment(bytes, &entries[..records * frame::ENTRY_BYTES], first_seq, mask, wanted)?;
+    Some(Page { text: found.text, records, accounted })
+}
+
 /// The record of a WAL frame that was encoded here and never left memory: its checksum is not computed.
 fn of_wal(bytes: &[u8], offset: u64) -> Option<Stored<'_>> {
     let found = bytes.get(usize::try_from(offset).ok()?..)?;
@@ -294,10 +328,20 @@ mod tests {
         let found = segment(&stored, &entries, 31, mask, few).unwrap();
         assert_eq!(found.text, br#"{"$seq":31,"$ts":1790,"$node":"n","data":[1]}"#);
         assert!(segment(&stored, &entries, 32, mask, all).is_none());
+        let most = Most { records: 9, bytes: stored.len(), few: 2 };
+        let made = page(&stored, &entries, most, 31, mask, all).unwrap();
+        assert_eq!((&made.text[..], made.records, made.accounted), (&told[..], 1, 10));
+        assert!(page(&stored, &entries, Most { bytes: stored.len() - 1, ..most }, 31, mask, all).is_none());
+        assert!(page(&stored, &entries, Most { records: 0, ..most }, 31, mask, all).is_none());
+        assert!(page(&stored, &[], most, 31, mask, all).is_none());
         for dead in [0x04, 0x08] {
             let mut marked = entries.clone();
             marked[16] |= dead;
             assert!(segment(&stored, &marked, 31, mask, all).is_none());
+            assert!(page(&stored, &marked, most, 31, mask, all).is_none());
+            let two = [&entries[..], &marked[..]].concat();
+            assert!(page(&stored, &two, most, 31, mask, all).is_none());
+            assert_eq!(page(&stored, &two, Most { few: 1, ..most }, 31, mask, all).unwrap().records, 1);
         }
         for at in 0..stored.len() {
             let mut bad = stored.clone();

@@ -161,6 +161,19 @@ class Native(Protocol):
     def project(
         self, buffer: Buffer, entries: bytes, first_seq: int, mask: int, tags: bool, metas: bool, data: bool, /
     ) -> bytes | None: ...
+    def page(
+        self,
+        buffer: Buffer,
+        index: Buffer,
+        at: int,
+        limits: tuple[int, int, int],
+        first_seq: int,
+        mask: int,
+        tags: bool,
+        metas: bool,
+        data: bool,
+        /,
+    ) -> tuple[bytes, int, int] | None: ...
     def project_wal(self, frames: bytes, offsets: bytes, tags: bool, metas: bool, data: bool, /) -> bytes | None: ...
     def jobs(self, frames: bytes, offsets: bytes, first_id: int, deadline: int, /) -> bytes | None: ...
     def events(

@@ -117,6 +117,19 @@ def packed_of_segment(buffer: Buffer, entries: bytes, first_seq: int, mask: int,
     return kernel.native.project(buffer, entries, first_seq, mask, wanted.tags, wanted.metas, wanted.data)
 
 
+def page_of_segment(
+    buffer: Buffer, index: Buffer, at: int, limits: tuple[int, int, int], first_seq: int, mask: int, wanted: Projection
+) -> tuple[bytes, int, int] | None:
+    """Live records in a row from the entry at `at` of an index on: their JSON, how many, their accounted bytes.
+
+    `limits`: at most so many records, and bytes of their frames; and how many are too few to end at a dead one. None:
+    they are beyond that, not intact, or the kernel is not there.
+    """
+    if kernel.native is None or wanted.mask is not None:
+        return None
+    return kernel.native.page(buffer, index, at, limits, first_seq, mask, wanted.tags, wanted.metas, wanted.data)
+
+
 def _few(
     buffer: Buffer, entries: npt.NDArray[np.void], first_seq: int, mask: int, wanted: Projection
 ) -> list[bytes] | None:

@@ -550,8 +550,8 @@ class Index:
 
     def page(
         self, first: int, most: int, max_bytes: int, wanted: Projection, cold: ColdRead
-    ) -> tuple[bytes, Entries] | None:
-        """Live records in a row from `first` on, of one sealed segment, as JSON, and their entries; None: walk."""
+    ) -> tuple[bytes, int, int] | None:
+        """Live records in a row of one sealed segment as JSON, how many, their accounted bytes; None: walk."""
         segment = self._sealed_at(first)
         if segment is None:
             return None

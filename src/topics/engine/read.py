@@ -406,12 +406,11 @@ class _Walk:
         page = self._topic.index.page(first, most, self._budget - self._bytes, self._wanted, self._cold)
         if page is None:
             return False
-        text, entries = page
+        text, count, size = page
         self.records.append(text)
-        self.count += len(entries)
-        self.cursor += len(entries)
-        if self.count < self._limit:
-            self._bytes += int(entries["len"].sum(dtype=np.int64)) - int(ovh(entries).sum(dtype=np.int64))
+        self.count += count
+        self.cursor += count
+        self._bytes += size
         return True
 
     def is_enough(self) -> bool:

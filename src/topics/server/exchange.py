@@ -62,10 +62,24 @@ class Head(NamedTuple):
     """The client waits for `100 Continue`."""
 
 
+Body = bytes | list[bytes]
+"""Of an answer: as it is, or in pieces, which are not put together where they can go out one by one."""
+
+
+def body_bytes(body: Body) -> int:
+    """How long a body is."""
+    return len(body) if body.__class__ is bytes else sum(map(len, body))  # type: ignore[arg-type]
+
+
+def joined(body: Body) -> bytes:
+    """A body in one piece."""
+    return body if isinstance(body, bytes) else b"".join(body)
+
+
 class Carrier(Protocol):
     """What an exchange needs of the connection or stream it came by."""
 
-    def send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> bool | None:
+    def send(self, status: int, headers: Headers, content_type: bytes, body: Body) -> bool | None:
         """The whole answer; called once.
 
         False: a part of it waits for the client. The carrier calls `release` of the exchange when it has gone.
@@ -367,16 +381,17 @@ class Exchange:
         """The body is not needed any more: it is staged, or refused."""
         self._drop_body()
 
-    def reply(self, status: int, body: bytes, content_type: bytes = JSON, headers: Headers = ()) -> None:
+    def reply(self, status: int, body: Body, content_type: bytes = JSON, headers: Headers = ()) -> None:
         """Answer with a complete body."""
         if self.answered:
             return
-        if len(body) >= GZIP_FROM_BYTES and content_type is JSON and self._wants_gzip():
+        if body_bytes(body) >= GZIP_FROM_BYTES and content_type is JSON and self._wants_gzip():
+            whole = joined(body)
             headers = (*headers, (b"vary", b"Accept-Encoding"))
-            if len(body) > GZIP_ASIDE_BYTES:
-                self.app.aside(lambda: _gzip(body), lambda packed: self._send_packed(status, packed, headers))
+            if len(whole) > GZIP_ASIDE_BYTES:
+                self.app.aside(lambda: _gzip(whole), lambda packed: self._send_packed(status, packed, headers))
                 return
-            self._send_packed(status, _gzip(body), headers)
+            self._send_packed(status, _gzip(whole), headers)
             return
         self._send(status, headers, content_type, body)
 
@@ -436,7 +451,7 @@ class Exchange:
         if not self.answered:
             self._send(status, (*headers, (b"content-encoding", b"gzip")), JSON, packed)
 
-    def _send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> None:
+    def _send(self, status: int, headers: Headers, content_type: bytes, body: Body) -> None:
         self.answered = True
         if self.cors:
             headers = merged(headers, self.cors)

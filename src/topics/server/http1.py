@@ -25,7 +25,20 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from topics.server import browser
-from topics.server.exchange import GZIP_FROM_BYTES, JSON, Exchange, Head, Headers, Listener, Outlet, Successor, merged
+from topics.server.exchange import (
+    GZIP_FROM_BYTES,
+    JSON,
+    Body,
+    Exchange,
+    Head,
+    Headers,
+    Listener,
+    Outlet,
+    Successor,
+    body_bytes,
+    joined,
+    merged,
+)
 from topics.server.failure import Failure
 from topics.server.framing import ChunkReader, HeadReader, Malformed
 from topics.server.lines import Line
@@ -471,7 +484,7 @@ class Http1:
 
     # -- output ------------------------------------------------------------------------------------------------------
 
-    def send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> None:
+    def send(self, status: int, headers: Headers, content_type: bytes, body: Body) -> None:
         """The exchange answers."""
         head = self._head
         assert head is not None
@@ -482,12 +495,15 @@ class Http1:
         # An answer before the end of the body is the connection's last [API-25].
         is_early = self._state is _BODY and (self._left > 0 or self._chunks is not None)
         keep = self._heads.keep_alive and not is_early and not self._app.draining and self._may_go_on()
-        if len(body) < APART_BYTES or head.method == "HEAD":
-            self._write(self._rendered(head.method, status, headers, content_type, body, keep=keep))
+        size = body_bytes(body)
+        rendered = self._rendered(status, headers, content_type, size, keep=keep)
+        if head.method == "HEAD":
+            self._write(rendered)
+        elif size < APART_BYTES:
+            self._write(rendered + joined(body))
         else:
-            rendered = self._rendered("HEAD", status, headers, content_type, body, keep=keep)
-            self._written += len(rendered) + len(body)
-            self._transport.writelines((rendered, body))
+            self._written += len(rendered) + size
+            self._transport.writelines((rendered, body) if isinstance(body, bytes) else (rendered, *body))
         if not keep:
             self._end()
             return
@@ -553,12 +569,10 @@ class Http1:
         self._written += len(data)
         self._transport.write(data)
 
-    def _rendered(
-        self, method: str, status: int, headers: Headers, content_type: bytes, body: bytes, *, keep: bool
-    ) -> bytes:
-        size = len(body)
-        if content_type is JSON and status == 200 and not headers and keep and method != "HEAD":
-            return b"%b%d\r\n\r\n%b" % (self._home.ok_prefix(), size, body)
+    def _rendered(self, status: int, headers: Headers, content_type: bytes, size: int, *, keep: bool) -> bytes:
+        """The head of an answer."""
+        if content_type is JSON and status == 200 and not headers and keep:
+            return b"%b%d\r\n\r\n" % (self._home.ok_prefix(), size)
         lines = [b"HTTP/1.1 %d %b" % (status, _REASONS[status])]
         if content_type:
             lines.append(b"content-type: " + content_type)
@@ -568,8 +582,7 @@ class Http1:
             lines.append(b"connection: close")
         if status not in (204, 304):
             lines.append(b"content-length: %d" % size)
-        head = b"\r\n".join(lines) + b"\r\n\r\n"
-        return head if method == "HEAD" else head + body
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
@@ -579,8 +592,9 @@ class Http1:
         exchange, policy = self._exchange, self._app.policy
         cors = exchange.cors if exchange is not None else browser.cors(policy, self._heads.origin)
         if not self._transport.is_closing():
-            headers = merged(why.fields(), cors)
-            self._write(self._rendered(method, why.status, headers, JSON, why.body(), keep=False))
+            headers, body = merged(why.fields(), cors), why.body()
+            rendered = self._rendered(why.status, headers, JSON, len(body), keep=False)
+            self._write(rendered if method == "HEAD" else rendered + body)
         self._end()
 
     def _end(self) -> None:

@@ -38,7 +38,7 @@ from hpack.exceptions import HPACKError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
 from topics.server import browser
-from topics.server.exchange import JSON, Exchange, Head, Headers, Listener, Outlet, Successor, merged
+from topics.server.exchange import JSON, Body, Exchange, Head, Headers, Listener, Outlet, Successor, joined, merged
 from topics.server.failure import Failure, Refused
 from topics.server.framing import FIELDS, HEAD_BYTES, HEAD_TOO_LARGE, HOST, METHOD, length_of
 from topics.server.http1 import (
@@ -125,9 +125,9 @@ class _Stream:
         self.is_ending = False
         """It has gone on, and what is in `out` is the last of it."""
 
-    def send(self, status: int, headers: Headers, content_type: bytes, body: bytes) -> bool:
+    def send(self, status: int, headers: Headers, content_type: bytes, body: Body) -> bool:
         """The exchange answers; False while a part of that waits for the client's window [RES-7]."""
-        return self._connection.send(self, status, headers, content_type, body)
+        return self._connection.send(self, status, headers, content_type, joined(body))
 
     def stream(self, headers: Headers, content_type: bytes, listener: Listener) -> Outlet:
         """The exchange answers with a body that goes on."""

@@ -130,18 +130,19 @@ class Line(asyncio.Transport):
         return self._kernel.unsent(self.number)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._is_closing or self._ends:
-            return
-        home = self.home
-        waits = self._kernel.write(self.number, data if type(data) is bytes else bytes(data))
-        if not home.will_flush:
-            home.flush_soon()
-        if waits > self._high:
-            self._over()
+        if not (self._is_closing or self._ends):
+            self._queued(self._kernel.write(self.number, data if type(data) is bytes else bytes(data)))
 
     def writelines(self, list_of_data: Any) -> None:
-        for data in list_of_data:
-            self.write(data)
+        if not (self._is_closing or self._ends):
+            waits = [self._kernel.write(self.number, bytes(data)) for data in list_of_data]
+            self._queued(waits[-1] if waits else 0)
+
+    def _queued(self, waits: int) -> None:
+        if not self.home.will_flush:
+            self.home.flush_soon()
+        if waits > self._high:
+            self._over()
 
     @property
     def gone(self) -> int:

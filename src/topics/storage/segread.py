@@ -198,29 +198,32 @@ class SegmentReader:
 
     def page(
         self, segment: Segment, first: int, most: int, max_bytes: int, wanted: Projection, cold: ColdRead
-    ) -> tuple[bytes, Entries] | None:
-        """Live records in a row from `first` on as JSON, and their entries; None: it takes a closer look.
+    ) -> tuple[bytes, int, int] | None:
+        """Live records in a row from `first` on as JSON, how many, and their accounted bytes.
 
-        That is so unless they are intact, within `max_bytes`, not only a few of many, and the kernel is there.
+        None: it takes a closer look, unless they are intact, within `max_bytes`, not only a few of many, and the kernel
+        is there.
         """
-        found = self.stretch(segment, first, most)
-        if found is not None and segment.cold:
-            found = found.within(SLICE_BYTES)
-        if found is None or not 0 < found.end - found.start <= max_bytes:
+        if not self._is_readable(segment):
             return None
         if segment.cold:
-            made = self._cold_page(segment, first, found, wanted, cold)
-            return None if made is None else (made, np.frombuffer(found.entries, codec.IDX))
+            return self._cold_page(segment, first, most, max_bytes, wanted, cold)
         data = self._lease_data(self.files.path(segment.first, "data", segment.generation), segment)
         if data is None:
             return None
-        with data:
-            made = project.packed_of_segment(data.buffer, found.entries, first, self.files.mask, wanted)
-        return None if made is None else (made, np.frombuffer(found.entries, codec.IDX))
+        limits = (min(most, segment.last + 1 - first), max_bytes, PAGE_RECORDS_MIN)
+        with data, self._lease_idx(segment) as index:
+            return project.page_of_segment(
+                data.buffer, index.buffer, first - segment.first, limits, first, self.files.mask, wanted
+            )
+
+    def _is_readable(self, segment: Segment) -> bool:
+        """Whether it is sealed and there are records to be had of it."""
+        return segment.gap is None and segment.sealed and (segment.cold or segment.has_data)
 
     def stretch(self, segment: Segment, first: int, most: int) -> Stretch | None:
         """Live records in a row from `first` on, at most so many; None if they are only a few of many."""
-        if segment.gap is not None or not segment.sealed or not (segment.cold or segment.has_data):
+        if not self._is_readable(segment):
             return None
         at = (first - segment.first) * codec.ENTRY_BYTES
         behind = at + min(most, segment.last + 1 - first) * codec.ENTRY_BYTES
@@ -237,9 +240,13 @@ class SegmentReader:
         return Stretch(entries, start, last + size)
 
     def _cold_page(
-        self, segment: Segment, first: int, found: Stretch, wanted: Projection, cold: ColdRead
-    ) -> bytes | None:
+        self, segment: Segment, first: int, most: int, max_bytes: int, wanted: Projection, cold: ColdRead
+    ) -> tuple[bytes, int, int] | None:
         """A page out of blocks in memory; `NeedsBlocks` where they are not."""
+        found = self.stretch(segment, first, most)
+        found = None if found is None else found.within(SLICE_BYTES)
+        if found is None or not 0 < found.end - found.start <= max_bytes:
+            return None
         place = Place(self.files.topic_id, segment.first, segment.generation)
         if place in cold.absent or found.end - found.start > SPAN_BYTES_MAX:
             return None
@@ -253,9 +260,11 @@ class SegmentReader:
             moved["offset"] -= np.uint32(base)
             entries = moved.tobytes()
         made = project.packed_of_segment(data, entries, first, self.files.mask, wanted)
-        if made is not None:
-            cold.records += cold.count_fetched(place, np.frombuffer(found.entries, codec.IDX))
-        return made
+        if made is None:
+            return None
+        rows = np.frombuffer(found.entries, codec.IDX)
+        cold.records += cold.count_fetched(place, rows)
+        return made, len(rows), stats(rows).live_bytes
 
     def project(
         self, segment: Segment, first: int, entries: Entries, wanted: Projection, cold: ColdRead

@@ -292,6 +292,24 @@ def check_data(raw: bytes) -> None:
         first = int(rows["seq"][0])
         for wanted in WANTED:
             _same_text(partial(project.run_of_segment, raw, entries, first, MASK, wanted))
+            _same_page(raw, entries, first, wanted)
+
+
+def _same_page(raw: bytes, entries: Any, first: int, wanted: Projection) -> None:
+    """A page of the kernel holds the live records in a row from its first on, and nothing else."""
+    for dead in {len(entries), len(entries) // 2, len(entries) - 1}:
+        marked = entries.copy()
+        marked["flags"][dead:] |= np.uint8(segment.DELETED)
+        with using(kernel.installed()):
+            made = project.page_of_segment(raw, marked.tobytes(), 0, (len(marked), len(raw), 2), first, MASK, wanted)
+        if made is None:
+            continue
+        with using(None):
+            pieces = project.run_of_segment(raw, entries[:dead], first, MASK, wanted)
+        sizes = entries["len"][:dead].astype(np.int64) - segment.ovh(entries[:dead])
+        text = b",".join(pieces or ())
+        if made != (text, dead, int(sizes.sum())) and pieces is not None:
+            raise Violation(f"page {made!r:.2000}, pure {text!r:.2000}")
 
 
 def check_staged(raw: bytes) -> None:

@@ -260,6 +260,11 @@ def test_lengths_are_checked_before_they_are_used() -> None:
     assert native.reframe(b"1234", (2**63).to_bytes(8, "little"), 1, 0, None) == 0
     assert native.project(b"", bytes(20), 1, 1, True, True, True) is None
     assert native.project_wal(b"", (2**64 - 1).to_bytes(8, "little"), True, True, True) is None
+    for at in (3, 2**60):
+        with pytest.raises(ValueError, match="no entry"):
+            native.page(b"", bytes(40), at, (1, 1, 1), 1, 1, True, True, True)
+    assert native.page(b"", bytes(40), 2, (1, 1, 1), 1, 1, True, True, True) is None
+    assert native.page(b"", b"\xff" * 16 + bytes(4), 0, (2**63, 2**63, 1), 1, 1, True, True, True) is None
     assert native.jobs(b"", (2**64 - 1).to_bytes(8, "little"), 1, 1) is None
     with pytest.raises(ValueError, match="64 bits"):
         native.jobs(b"", bytes(8), 2**64 - 1, 1)

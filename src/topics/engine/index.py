@@ -209,6 +209,16 @@ class Index:
         """Whether there are records that no restart finds again."""
         return any(overlay.tail.first <= overlay.tail.end for overlay in self.overlays)
 
+    @property
+    def is_miscounted(self) -> bool:
+        """Whether an index was found damaged since everything was counted: other records live than one thought."""
+        return self.segments is not None and self.segments.reader.miscounted
+
+    def note_counted(self) -> None:
+        """Everything was counted just now."""
+        if self.segments is not None:
+            self.segments.reader.miscounted = False
+
     # -- adding ------------------------------------------------------------------------------------------------------
 
     def extend(self, entries: bytes, locations: Sequence[int] | Locations, tags: Sequence[bytes | str | None]) -> None:

@@ -90,8 +90,6 @@ def is_due(core: Core, topic: Topic) -> bool:
 
 def enforce_caps(core: Core, topic: Topic) -> None:
     """Evict the lowest live records until both caps hold [CAP-2]."""
-    if not _is_over(topic):
-        return
     floor, taken, freed = _excess(core, topic)
     if taken:
         before = topic.floor
@@ -109,7 +107,20 @@ def _is_over(topic: Topic) -> bool:
 
 
 def _excess(core: Core, topic: Topic) -> tuple[int, int, int]:
-    """The floor that makes both caps hold, the records below it and their bytes; they are taken out of `lowest`."""
+    """The floor that makes both caps hold, the records below it and their bytes; they are taken out of `lowest`.
+
+    Looking for them may find an index damaged: what it leaves may be within the caps [S-157].
+    """
+    while _is_over(topic):
+        found = _lowest(core, topic)
+        if not topic.index.is_miscounted:
+            return found
+        topic.recount()
+    return 0, 0, 0
+
+
+def _lowest(core: Core, topic: Topic) -> tuple[int, int, int]:
+    """The same as far as the counts are right."""
     config, records, nbytes = topic.config, topic.count, topic.bytes
     if config.ttl_ms:
         records, nbytes = unexpired(core, topic)
@@ -156,9 +167,11 @@ def _must_log_caps(core: Core, topic: Topic) -> bool:
 
 
 def catch_up(core: Core, topic: Topic) -> None:
-    """Do what an I/O error kept from being done; the first thing of every operation."""
+    """Do what an I/O error kept from being done, count what damage changed; the first thing of every operation."""
     if topic.retry:
         topic.mark_again()
+    if topic.index.is_miscounted:
+        topic.recount()
     if topic.caps_due:
         topic.caps_due = False
         try_caps(core, topic)

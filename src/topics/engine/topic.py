@@ -587,9 +587,10 @@ class Topic:
         return first
 
     def recount(self) -> None:
-        """Count from the index, at the end of recovery (06 §14 step 6)."""
+        """Count from the index: at the end of recovery (06 §14 step 6), and where it is not what was counted."""
         found = self.index.live(self.floor, self.head)
         self._add(found.records - self.count, found.bytes - self.bytes)
+        self.index.note_counted()
         self.forget_ahead()
 
     def check_leases(self) -> None:

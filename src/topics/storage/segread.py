@@ -114,6 +114,8 @@ class SegmentReader:
         """While a store is opened: asks the cold tier for tags that are not here; later the owner waits for nobody."""
         self.unreadable: dict[int, bool] = {}
         """Seqs that failed verification, at most `UNREADABLE_MAX`, and whether `$loss` was told of them."""
+        self.miscounted = False
+        """An index that was made anew counts otherwise than before: so do the sums that its segment is part of."""
         self._maps = maps
 
     @contextmanager
@@ -346,7 +348,9 @@ class SegmentReader:
                 entries["flags"][segment.pending] |= np.uint8(codec.DELETED)
                 lease.pin()
             if repaired or segment.min_ts is None:
+                counted = (segment.live, segment.live_bytes)
                 segment.learn(stats(entries), counts=repaired)
+                self.miscounted |= (segment.live, segment.live_bytes) != counted
         return lease
 
     def _verified_lease(self, path: str, segment: Segment) -> Lease | None:

@@ -396,3 +396,22 @@ def test_a_new_cap_holds_at_once_behind_a_long_stretch_of_deleted_records() -> N
     store.put(cap_records=10)
     assert engine.state(TOPIC).count == 10
     assert engine.state(TOPIC).earliest_seq == 5 * CHUNK - 9
+
+
+def test_a_cap_takes_nothing_for_a_record_that_a_damaged_index_lost() -> None:
+    """[S-130, S-157, S-260] An index is made anew without a record whose frame is damaged too: it counts no longer."""
+    store = Store("sealed")
+    engine = store.put(cap_records=9)
+    for n in range(1, 10):
+        write(engine, f"payload-{n}")
+    store.settle()
+    engine = store.reopen(recent_cache_bytes=0)
+    kit.flip_in(store, kit.segment_files(store)[0], b"payload-2")
+    store.sim.flip_bit(f"{kit.PATH}/{kit.segment_files(store, '.idx')[0]}", 3, 1)
+    engine.core.maps.clear()
+    write(engine, "payload-10")
+    seen = kit.everything(engine)
+    assert (seen.seqs, seen.ranges) == ([1, *range(3, 11)], [(2, 2, "corrupt")])
+    assert numbers(engine)[:3] == (10, 1, 9)
+    known = numbers(engine)
+    assert numbers(store.kill()) == known

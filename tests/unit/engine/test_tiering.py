@@ -883,6 +883,32 @@ def test_a_stub_that_is_back_and_cannot_be_read_does_not_pass_for_dead() -> None
     assert (seen.values, seen.ranges) == (list(range(1, 14)), [])
 
 
+@pytest.mark.parametrize("first_look", ["write", "read"])
+@pytest.mark.parametrize("cap", [{"cap_records": 20}, {"cap_bytes": 31}])
+def test_a_cap_takes_nothing_for_records_whose_stub_is_damaged(first_look: str, cap: dict[str, int]) -> None:
+    """[S-157, S-260, S-316] What cannot be read does not count, so that nothing else has to go for it."""
+    store = store_of(20)
+    store.put(**cap)
+    before = kit.numbers(store.engine)
+    store.reopen()
+    flip_stub(store, 0)
+    if first_look == "read":
+        assert kit.everything(store.engine).ranges == [(1, 3, "corrupt")]
+        assert kit.numbers(store.engine) == (20, 4, 17, before.bytes - 3)
+    kit.write(store.engine, 21)
+    seen = kit.everything(store.engine)
+    assert (seen.values, seen.ranges) == (list(range(4, 22)), [(1, 3, "corrupt")])
+    assert kit.numbers(store.engine) == (21, 4, 18, before.bytes - 3 + 2)
+    assert store.engine.core.totals.bytes == before.bytes - 3 + 2
+    store.relocate()
+    kit.write(store.engine, 22)
+    kept = range(3, 23) if "cap_records" in cap else range(5, 23)
+    seen = kit.everything(store.engine)
+    assert (seen.values, seen.ranges) == (list(kept), [(1, kept[0] - 1, "cap")])
+    known = kit.numbers(store.engine)
+    assert kit.numbers(store.kill()) == known
+
+
 def test_an_index_that_cannot_be_opened_leaves_its_segment_in_nobodys_hands() -> None:
     """[S-158] The checkpoint that met it says so, the next one does all of it, and the log lets go of the delete."""
     store = store_of(12)

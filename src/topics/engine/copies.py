@@ -6,6 +6,7 @@ destination takes. So the copies, and how far their routers are, go into the log
     what names seqs there          deletes, acks, leases, floors [RRC-7, DEL-6]
     what decides what it takes     its configuration [RRC-3]
     what the source loses          acks, dead letters, age [RRC-8]
+    what the cold tier takes       it may be away at the next start [S-318]
     another definition             what it passed over is not looked at again [RTR-8]; it waits for the sync, since it
                                    is logged elsewhere, in the group of shard 0
 
@@ -32,11 +33,22 @@ def keep(core: Core, topic: Topic) -> None:
     """
     keep_into(core, topic)
     for edge in core.routers.fed.get(topic.id, ()):
-        if edge.has_pending and not core.routers.held:
-            try:
-                log_copies(core, edge)
-            except TopicsError as error:
-                log.warning("copies of %r in %r are in memory only: %s", topic.name, edge.dest.name, error)
+        _keep_of(core, edge)
+
+
+def keep_moved(core: Core, topic: Topic, first: int, last: int) -> None:
+    """Log the copies of records that move to the cold tier, which may be away when a start would derive them again."""
+    for edge in core.routers.fed.get(topic.id, ()):
+        if any(one.saved.cursor < last and one.cursor >= first for one in edge.routers):
+            _keep_of(core, edge)
+
+
+def _keep_of(core: Core, edge: Edge) -> None:
+    if edge.has_pending and not core.routers.held:
+        try:
+            log_copies(core, edge)
+        except TopicsError as error:
+            log.warning("copies of %r in %r are in memory only: %s", edge.source.name, edge.dest.name, error)
 
 
 def keep_into(core: Core, topic: Topic) -> None:

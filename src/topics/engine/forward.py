@@ -32,6 +32,7 @@ from topics.engine.index import Run, Stored
 from topics.engine.router import Edge, Router
 from topics.engine.topic import Appended, Topic
 from topics.errors import TopicsError
+from topics.storage.descriptor import Segment
 from topics.storage.segread import Absent
 from topics.storage.tail import IN_MEMORY, DeadRun
 from topics.storage.tiers.blocks import ColdRead, NeedsBlocks
@@ -170,7 +171,7 @@ def _fetch(core: Core, edge: Edge, cold: ColdRead, needed: NeedsBlocks) -> None:
         core.alarms.at(core.clock.monotonic_ns() + RETRY_NS, go_on)
 
 
-def rederived(core: Core, edge: Edge) -> None:
+def rederived(edge: Edge) -> None:
     """Copies that a start could not derive came late: what was deleted of them goes again [RRC-7]."""
     for body, at in edge.deletes:
         if body.seqs is not None or body.match is not None:
@@ -185,7 +186,8 @@ def _log_decided(core: Core, edge: Edge) -> None:
     """Log what cannot be derived again for sure, with the copies before it and the positions behind it.
 
     Whether a seq became a hole because its source had lost it, or no copy because its key was there already, must not
-    depend on what source and destination still have at the next start.
+    depend on what source and destination still have at the next start; nor a copy that was seen on a cold tier that may
+    be away then.
     """
     try:
         copies.log_copies(core, edge)
@@ -236,7 +238,7 @@ class _Step:
         self._room = _Room(core, edge.dest)
         self._began = core.clock.monotonic_ns()
         self.decided = False
-        """Whether it made holes for what the source lost, or found keys in the destination."""
+        """Whether it made holes for what the source lost, found keys in the destination, or copied cold records."""
 
     def run(self) -> None:
         """Walk the source until its head, the bounds, or something that the destination refuses."""
@@ -318,6 +320,7 @@ class _Step:
         source = self._edge.source.index
         wanted = [at for at in positions if self._is_wanted(run.first + at, flags[at])]
         fetched = dict(zip(wanted, source.fetch(run, wanted, self._cold), strict=True)) if wanted else {}
+        self.decided |= bool(wanted) and isinstance(run.source, Segment) and run.source.cold
         sizes = run.entries["len"].astype(np.int64) - ovh(run.entries)
         for at in positions:
             seq, stored = run.first + at, fetched.get(at)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from topics.engine import reclaim
+from topics.engine import copies, reclaim
 from topics.engine.cold import Drop
 from topics.engine.core import Core, guarded
 from topics.engine.topic import Topic
@@ -235,6 +235,7 @@ class Relocator:
                 move.abandon()
                 done(error)
                 return
+            copies.keep_moved(core, topic, one.first, one.last)
             move.commit()
             core.cold.relocated += 1
             core.logged = True  # the next snapshot says where it is

@@ -274,6 +274,43 @@ def test_a_router_copies_out_of_the_tier_and_waits_for_it_where_it_must(stop: st
     assert kit.everything(store.engine, "copy").values == [1, 2, 3, 5, 6, 7, 8, 9]
 
 
+def behind(records: int = 9) -> kit.Store:
+    """A router that has copied one record of its source; all others are sealed there, and may be copied now."""
+    store = kit.Store("cold")
+    store.put()
+    store.put("copy", cap_records=1, discard="reject")
+    store.engine.put_router("r", {"source": kit.TOPIC, "dest": "copy"})
+    kit.each(store.engine, records)
+    store.engine.checkpoint(full=True)
+    return store
+
+
+@pytest.mark.parametrize("moved", ["before the copies", "behind the copies"])
+@pytest.mark.parametrize("stop", ["killed", "crashed"])
+def test_a_direct_write_takes_no_seq_of_a_copy_that_was_seen_although_the_tier_is_away(stop: str, moved: str) -> None:
+    """[RRC-3, S-212, S-318] Whoever has read the copies gets it, and the copies are where they were."""
+    store = behind()
+    if moved == "before the copies":
+        store.relocate()
+    store.put("copy")
+    store.pass_time(200, 50)
+    seen = kit.everything(store.engine, "copy")
+    assert seen.values == list(range(1, 10))
+    if moved == "behind the copies":
+        store.relocate()
+    assert cold_of(store.engine)[:2] == [True, True]
+    files = unmount(store)
+    store.stop(stop)
+    kit.write(store.engine, "own", name="copy")
+    page = store.engine.read("copy", seen.seqs[-1])
+    assert (kit.gap(page), kit.values(page)) == (None, ["own"])
+    mount(store, files)
+    store.pass_time(12_000)
+    again = kit.everything(store.engine, "copy")
+    assert (again.values, again.ranges) == ([*range(1, 10), "own"], [])
+    assert kit.everything(store.kill(), "copy").values == again.values
+
+
 def test_a_tier_that_was_not_there_at_the_start_is_claimed_and_used_once_it_is(tmp_path: Path) -> None:
     """[S-14, S-318] Without a restart: a bucket that is made later, a network that comes up after the server."""
     gone = [True]

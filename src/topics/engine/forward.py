@@ -148,7 +148,7 @@ def _pass(core: Core, edge: Edge) -> bool:
         _block(edge)
     step.apply()
     if edge.deletes:
-        rederived(core, edge)
+        rederived(edge)
     if step.decided:
         _log_decided(core, edge)
     _relieve(core, edge)
@@ -177,9 +177,7 @@ def rederived(edge: Edge) -> None:
         if body.seqs is not None or body.match is not None:
             edge.dest.apply(body, at)
     if not edge.is_behind:
-        gone = {at for _, at in edge.deletes}
-        core.held = [at for at in core.held if at not in gone]
-        edge.deletes = []
+        edge.let_go()
 
 
 def _log_decided(core: Core, edge: Edge) -> None:

@@ -119,11 +119,20 @@ def rederive(core: Core, deletes: Deletes, carry_out: Carry) -> None:
 
 
 def _owe(core: Core, edge: Edge, deletes: list[tuple[control.Delete, Lsn]]) -> None:
-    """Records of the source are in a cold tier that cannot be reached: the copies come when it is back [S-318]."""
+    """Records of the source are in a cold tier that cannot be reached: the copies come when it is back [S-318].
+
+    Deletes are held for them only if they may be about one of them: the tier may be away for long, and so may the log
+    behind a frame that is held.
+    """
     if edge.fetching:
         log.error("%r -> %r: copies are missing until the cold tier is back", edge.source.name, edge.dest.name)
-        edge.deletes = deletes
-        core.held += [at for _, at in deletes]
+        edge.deletes = [(body, at) for body, at in deletes if _reach(body) > edge.dest.head]
+        core.held += [at for _, at in edge.deletes]
+
+
+def _reach(body: control.Delete) -> int:
+    """The highest seq that a delete may be about."""
+    return body.bound - 1 if body.bound is not None else max(body.seqs or (0,))
 
 
 def _in_order(core: Core) -> list[Edge]:

@@ -157,6 +157,12 @@ class Edge:
         for call in woken:
             self.core.owner.soon(call)
 
+    def let_go(self) -> None:
+        """No copy is missing any more, or none will come: the log need not keep deletes for them."""
+        gone = {at for _, at in self.deletes}
+        self.core.held = [at for at in self.core.held if at not in gone]
+        self.deletes = []
+
     @property
     def cursor(self) -> int:
         """The lowest of its routers'."""
@@ -287,6 +293,7 @@ class Routers:
                 del self.fed[edge.source.id]
             self.moved.discard(edge)
             self.behind.discard(edge)
+            edge.let_go()
             edge.core.pump.forget(edge.item)
             edge.pass_ended()
 

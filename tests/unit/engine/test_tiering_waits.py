@@ -19,6 +19,7 @@ from tests.unit.engine.test_engine_scan import rows_of, scan
 from tests.unit.engine.test_tiering import cold_of, mount, segments_of, store_of, unmount
 from tests.unit.engine.watchkit import Tap
 from topics.clock import SystemClock
+from topics.codec import control
 from topics.codec.project import Projection
 from topics.engine import append as appending
 from topics.engine import delete as deleting
@@ -32,6 +33,7 @@ from topics.engine.delete import Removal
 from topics.engine.engine import Engine
 from topics.engine.read import Query
 from topics.engine.records import prepare
+from topics.engine.topic import Lsn
 from topics.engine.turns import PATIENCE_NS, Turns
 from topics.errors import EngineClosed, StoreUnavailable, TopicNotFound
 from topics.fs import File, Mode, OsFile, OsFs
@@ -309,6 +311,43 @@ def test_a_direct_write_takes_no_seq_of_a_copy_that_was_seen_although_the_tier_i
     again = kit.everything(store.engine, "copy")
     assert (again.values, again.ranges) == ([*range(1, 10), "own"], [])
     assert kit.everything(store.kill(), "copy").values == again.values
+
+
+def test_deletes_of_copies_that_are_there_keep_no_log_while_the_tier_is_away() -> None:
+    """[S-192, S-318] None of the copies that are missing is meant by them."""
+    store = behind()
+    store.relocate()
+    store.engine.delete("copy", seqs=[1])
+    store.put("copy")
+    files = unmount(store)
+    store.kill()
+    before = store.files(".log")
+    store.trim()
+    assert before
+    assert not set(before) & set(store.files(".log"))
+    mount(store, files)
+    store.pass_time(12_000)
+    assert kit.everything(store.engine, "copy").values == list(range(2, 10))
+
+
+@pytest.mark.parametrize("goes", ["router", "source", "dest"])
+def test_a_router_that_goes_while_it_waits_for_the_tier_keeps_no_log(goes: str) -> None:
+    """[S-192, RRC-7] The deletes that were held for its copies are needed by nobody then."""
+    store = behind()
+    store.relocate()
+    store.put("copy")
+    unmount(store)
+    store.kill()
+    core = store.engine.core
+    edge = core.routers.by_name["r"].edge
+    assert edge.fetching
+    at = Lsn("", 1, 0)
+    edge.deletes, core.held = [(control.Delete(seqs=(5,), bound=10, cap_floor=1, ttl_floor=1), at)], [at]
+    if goes == "router":
+        store.engine.delete_router("r")
+    else:
+        store.engine.delete_topic(kit.TOPIC if goes == "source" else "copy")
+    assert core.held == []
 
 
 def test_a_tier_that_was_not_there_at_the_start_is_claimed_and_used_once_it_is(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,9 +23,12 @@ from tests.crash.kit_backup import (
 from tests.crash.kit_engine import CRASHES, DIR, TINY, Store, at_every_disk_call, look
 from topics import paths
 from topics.codec import segment
+from topics.codec.snapshot import Encoder
 from topics.engine import append as appending
 from topics.engine import delete as deleting
+from topics.engine import snapshot as snapshotting
 from topics.engine import txn
+from topics.engine.attach import Attacher
 from topics.errors import ColdStoreMismatch, DataDirInUse, MetadataLost, StoreUnavailable, TopicsError
 from topics.storage.backup.depot import DepotInUse, FolderDepot
 from topics.storage.backup.faults import (
@@ -215,6 +219,44 @@ def test_c42_a_version_whose_commit_ends_while_the_backup_begins_is_in_it_with_i
     engine = opened(store.fs, **SMALL)
     found = [data for data, _ in shown(engine, "f").records.values() if data in rows]
     assert (engine.writer("w").version, found) in [(1, rows), (None, [])]
+    engine.close()
+
+
+def test_c42_segments_that_are_attached_while_topics_are_captured_are_in_the_backup_of_all_topics_or_of_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C42, S-319, A-15: with many topics the snapshot is captured in slices, and a commit may end between two."""
+    store = filled()
+    topics, rows = ("f", "last"), [f"row {n}" for n in range(3)]
+    store.engine.put_topic("last", {"durability": "fsync"})
+    for chunk, topic in enumerate(topics):
+        store.engine.stage("w", 1, "p", chunk, topic, [{"data": row} for row in rows])
+    owner, limits = store.engine.owner, store.engine.core.limits
+    commit = txn.Commit.parse("w", 1, [("p", 2, 2 * len(rows))], None, None, "always", limits)
+    place, encode = Attacher.place, Encoder.add_topics
+    marked: list[Any] = []
+    pinned: list[Any] = []
+
+    def encoded(self: Encoder, items: Any) -> None:
+        while marked:
+            owner.soon(partial(place, *marked.pop()))
+        encode(self, items)
+
+    monkeypatch.setattr(snapshotting, "SLICE", 1)
+    monkeypatch.setattr(Attacher, "place", lambda *given: marked.append(given))
+    monkeypatch.setattr(Encoder, "add_topics", encoded)
+    with owner:
+        txn.commit(store.engine.core, commit, lambda outcome: None)
+    assert len(marked) == 1
+    with owner:
+        store.engine.begin_checkpoint(pinned.append, 3_600_000)
+    assert store.engine.writer("w").version == 1
+    monkeypatch.undo()
+    Taker(FolderDepot(store.fs, DEST)).take(source(store.fs, pinned[0]))
+    restored(store.fs)
+    engine = opened(store.fs, **SMALL)
+    found = [[data for data, _ in shown(engine, topic).records.values() if data in rows] for topic in topics]
+    assert (engine.writer("w").version, found) in [(1, [rows, rows]), (None, [[], []])]
     engine.close()
 
 

@@ -368,7 +368,8 @@ class Checkpointer:
     def ask_pinned(self, ms: int, done: Callable[[Pinned | TopicsError], None]) -> None:
         """Run a full checkpoint and hold what its snapshot names; files and snapshot are one state of the store [A-15].
 
-        Marks of a segment that is being rewritten wait for the rewrite, so the run is repeated until none were left.
+        Marks of a segment that is being rewritten wait for the rewrite, so the run is repeated until none were left,
+        and until no commit came in between.
         Those of a cold one may wait for a tier that is away: then nobody waits with them for ever.
         """
         core, pins, files = self._core, self._core.pins, Everything()

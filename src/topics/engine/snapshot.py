@@ -49,6 +49,8 @@ class Snapshots:
         """From when on one may be taken for space."""
         self._taking = False
         self._pins: Sequence[Everything] = ()
+        self._attached = 0
+        """How often segments of a commit had been taken in when the header was captured."""
         self._named: dict[int, int] = {}
         """How far each topic's segments reach, for pins."""
 
@@ -87,7 +89,7 @@ class Snapshots:
         """Write a snapshot, then trim; answers its number, None where there was nothing to say.
 
         `pins` are to hold what it names. They get a new one in any case: what was dropped since the newest may be told
-        by marks alone.
+        by marks alone. Where segments are attached while it is captured they get none: whoever asked asks again.
         """
         core = self._core
         assert core.wal is not None
@@ -100,6 +102,7 @@ class Snapshots:
         self._not_for_space(SPACE_GAP_MS)
         core.logged = False
         self._pins = pins
+        self._attached = core.totals.attached
         self._named = {}
         try:
             number = self._store.next_number()
@@ -130,6 +133,10 @@ class Snapshots:
             write = partial(self._write, encoder, header, core.pins.snapshots())
             core.owner.aside("files", write, partial(self._written_out, header, done))
             return
+        if self._attached != core.totals.attached:
+            # Segments that a commit has brought meanwhile would be here without its version, and without what it has
+            # brought to topics before: it is a snapshot, but not one state of the store [A-15].
+            self._pins = ()
         chosen = [core.topics[id] for id in ids[at : at + SLICE] if id in core.topics]
         items = [self._item(topic, clean=header.clean) for topic in chosen]
         if self._pins:

@@ -146,7 +146,7 @@ Entry = Appended | Taken | Attached | control.Delete | control.EvictWatermark | 
 class Totals:
     """Sums over all topics of an engine."""
 
-    __slots__ = ("bytes", "tail_bytes", "tail_records")
+    __slots__ = ("attached", "bytes", "tail_bytes", "tail_records")
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -154,6 +154,8 @@ class Totals:
         self.tail_records = 0
         """Records added to tails since they were last counted [S-153]."""
         self.tail_bytes = 0
+        self.attached = 0
+        """How often segments of a commit were taken in [S-288]."""
 
 
 class Topic:
@@ -382,6 +384,7 @@ class Topic:
         self.raise_floors(entry.cap_floor, 1, 1)
         if entry.segments:
             self.index.attach(entry.segments)
+            self._totals.attached += 1
             self._add(entry.records, entry.accounted)
             assert self.index.segments is not None
             self.claim = self.index.segments.claim()

@@ -43,7 +43,9 @@ log = logging.getLogger("topics.engine")
 
 MARK_ROWS = 1000
 MARK_ROOM = 16 << 10
-"""Bytes that must be left in the active file of a full shard."""
+"""Bytes that must be left in the active file of a full shard, where its marks take no more."""
+ROW_BYTES, POSITION_BYTES = 64, 128
+"""What a topic and a router take in a mark, more or less."""
 CHUNK = 256
 """Records between two chances for other threads [S-193]."""
 KERNEL_CHUNK = 512
@@ -336,6 +338,14 @@ class Checkpointer:
         self._positions: list[tuple[Router, control.RouterRow]] = []
         """Of routers, as captured by this run [S-212 d]."""
         self._began_ns = 0
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Have every shard leave room for the marks of a run that takes all topics [S-80]."""
+        core = self._core
+        assert core.wal is not None
+        for shard in core.wal.shards:
+            shard.mark_bytes = MARK_ROOM + ROW_BYTES * len(core.topics) + POSITION_BYTES * len(core.routers.by_name)
 
     def ask(
         self, done: Asked, *, full: bool, snapshot: bool, final: bool = False, pin: Everything | None = None
@@ -436,6 +446,7 @@ class Checkpointer:
         assert core.wal is not None
         self._running = True
         self._began_ns = core.clock.monotonic_ns()
+        self._make_room()
         result = CheckpointResult()
         result.pins, self._pins = self._pins, []
         finish = partial(self._finished, result, asked)
@@ -555,7 +566,7 @@ class Checkpointer:
         for shard in shards.values():
             frames, count = self._chain([])
             try:
-                core.submit_to(shard, frames, count, partial(logged, shard), durable=True)
+                core.submit_mark(shard, frames, count, partial(logged, shard))
             except TopicsError as error:
                 logged(shard, error)
         if not shards:
@@ -667,7 +678,7 @@ class Checkpointer:
             chosen = [row for _, row in positions.get(shard.key, ())]
             frames, count = self._chain(rows.get(shard.key, []), chosen)
             try:
-                core.submit_to(shard, frames, count, partial(logged, shard), durable=True)
+                core.submit_mark(shard, frames, count, partial(logged, shard))
             except TopicsError as error:
                 logged(shard, error)
 
@@ -796,4 +807,4 @@ def _row(topic: Topic, job: _Job | None) -> control.MarkRow:
 
 def can_log(shard: Shard) -> bool:
     """Whether a shard takes marks: also while it is full, as long as they fit, so that space comes back [S-80]."""
-    return shard.state == "ok" or (shard.state == "full" and shard.has_room(MARK_ROOM))
+    return shard.state == "ok" or (shard.state == "full" and shard.has_room(min(MARK_ROOM, shard.mark_room)))

@@ -322,6 +322,13 @@ class Core:
         """Hand frames to a shard, behind the run's `ready` mark [S-245]."""
         self._hand_over(shard, frames, count, partial(_placed, shard.key, done), durable, control)
 
+    def submit_mark(self, shard: Shard, frames: bytes, count: int, done: Callable[[Lsn | TopicsError], None]) -> None:
+        """The same with marks of a checkpoint, which there is room for on a full disk [S-80]."""
+        if self.settling is None:
+            shard.submit(frames, count, partial(_placed, shard.key, done), durable=True, control=True, mark=True)
+        else:
+            self.submit_to(shard, frames, count, done, durable=True)
+
     def _hand_over(self, shard: Shard, frames: Frames, count: int, place: Done, durable: bool, control: bool) -> None:
         if self.settling is None:
             shard.submit(frames, count, place, durable=durable, control=control)

@@ -62,7 +62,9 @@ SYNC_MARK_AFTER_NS = 20_000_000
 PROBE_EVERY_NS = 1_000_000_000
 SPACE_EVERY_NS = 1_000_000_000
 SPARE_BYTES, SPARE_SHARE = 64 << 10, 16
-"""At most so many bytes of a file, and at most this part of it, are left to control frames."""
+"""So many bytes of a file beside those for marks, and at most this part of it, are left to control frames."""
+MARK_BYTES = 16 << 10
+"""What the marks of a checkpoint take, unless the engine knows better."""
 BACKGROUND_MIN_NS = 10_000_000
 BACKGROUND_MAX_NS = 1_000_000_000
 SLOW_PWRITE_NS = 1_000_000
@@ -199,6 +201,8 @@ class Shard:
         self.counters = Counters()
         self.pressure = 0.0
         """The governor's, set by whoever owns the shard [S-75]."""
+        self.mark_bytes = MARK_BYTES
+        """What the marks of a checkpoint may take, set by whoever owns the shard."""
         self.writes_aside = False
         """The volume is slow: writes are no work for the owner."""
         self._fs = fs
@@ -274,10 +278,15 @@ class Shard:
 
     # -- taking submissions ------------------------------------------------------------------------------------------
 
-    def submit(self, frames: Frames, count: int, done: Done, *, durable: bool, control: bool = False) -> None:
-        """Accept a submission whole, or raise and accept nothing of it [S-71]."""
+    def submit(
+        self, frames: Frames, count: int, done: Done, *, durable: bool, control: bool = False, mark: bool = False
+    ) -> None:
+        """Accept a submission whole, or raise and accept nothing of it [S-71].
+
+        A `mark` is a control frame that may take the room which others leave to it: it is what gives space back [S-80].
+        """
         size = len(frames) if isinstance(frames, bytes) else frames_bytes(frames)
-        self._admit(size, control)
+        self._admit(size, control, mark)
         if not self._queue:
             self._queued_since_ns = self._clock.monotonic_ns()
         if isinstance(frames, bytes):
@@ -311,12 +320,12 @@ class Shard:
         """Submissions accepted and not finished."""
         return self._open
 
-    def _admit(self, size: int, control: bool) -> None:
+    def _admit(self, size: int, control: bool, mark: bool = False) -> None:
         if self._closing:
             raise WalClosed(f"shard {self.key!r} is closing")
         if self.state == "read_only":
             raise ShardReadOnly(f"shard {self.key!r} takes no more writes in this run: {self.reason}")
-        if self.state == "full" and not (control and self.has_room(size)):
+        if self.state == "full" and not (control and self.has_room(size + (0 if mark else self.mark_room))):
             raise StorageFull(f"shard {self.key!r} has no space: {self.reason}")
         crowded = self._open >= self._max_submissions or self._pending_bytes + size > self._max_pending_bytes
         if crowded and self.is_crowded(size):
@@ -347,7 +356,13 @@ class Shard:
 
     def _spare(self) -> int:
         """What records leave free of a file while the next one can be made: room for deletes on a full disk [S-80]."""
-        return 0 if self.state == "full" else min(SPARE_BYTES, self.log.max_segment_size // SPARE_SHARE)
+        most = self.log.max_segment_size // SPARE_SHARE
+        return 0 if self.state == "full" else min(SPARE_BYTES + self.mark_bytes, most)
+
+    @property
+    def mark_room(self) -> int:
+        """What deletes leave free of it: room for the marks behind which space is given back."""
+        return min(self.mark_bytes, self.log.max_segment_size // SPARE_SHARE // 2)
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:

@@ -14,9 +14,11 @@ import pytest
 
 from tests.unit.engine import kit
 from tests.unit.engine.kit import PATH, TOPIC, Store, gap, numbers, write
+from topics.engine import checkpoint
 from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicFull, TopicsError
 from topics.fs import OsFs
 from topics.model import Producer, new
+from topics.storage import shard as shards
 from topics.testing import Fault, FaultFs
 from topics.testing.simfs import SYNC_MODES
 
@@ -349,11 +351,16 @@ def bounded() -> tuple[Store, int]:
         write(engine, 1)
         engine.snapshot()
     store.sim.capacity = 16 << 20
+    return store, fill_up(store)
+
+
+def fill_up(store: Store, record: str = BIG * 100) -> int:
+    """Write until the disk has no more than the bound; the last seq."""
     with suppress(StorageFull, CommitFailed):
-        for _ in range(1000):
-            write(engine, BIG * 100)
-    assert engine.health().state == "full"
-    return store, numbers(engine).head_seq
+        for _ in range(10_000):
+            write(store.engine, record)
+    assert store.engine.health().state == "full"
+    return numbers(store.engine).head_seq
 
 
 def test_writes_return_when_everything_was_deleted() -> None:
@@ -366,6 +373,42 @@ def test_writes_return_when_everything_was_deleted() -> None:
     assert len(store.files(".log")) <= 4
     assert write(engine, "back").seqs == [last + 1]
     assert kit.everything(store.crash()).values == ["back"]
+
+
+def test_writes_return_after_a_delete_however_many_topics_a_checkpoint_has_to_tell_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[S-80, S-44], T11: what is left free of a file holds the marks of all of them. Here all is a tenth as large."""
+    monkeypatch.setattr(shards, "SPARE_BYTES", shards.SPARE_BYTES // 10)
+    monkeypatch.setattr(checkpoint, "MARK_ROOM", checkpoint.MARK_ROOM // 10)
+    store = Store(min_free_bytes=4 << 20, wal_file_bytes=1 << 20)
+    engine = store.put()
+    names = [f"topic-{n}" for n in range(400)]
+    for name in names:
+        store.put(name)
+    engine.snapshot()
+    for name in names:
+        write(engine, name, name=name)
+    store.sim.capacity = 12 << 20
+    last = fill_up(store, BIG)
+    assert engine.delete(TOPIC, before_seq=last + 1).deleted == last
+    store.pass_time(5000)
+    assert engine.health().state == "ok"
+    assert write(engine, "back").seqs == [last + 1]
+
+
+def test_deletes_on_a_full_disk_leave_room_for_what_gives_space_back() -> None:
+    """[S-80], T11: however many there are, the marks of a checkpoint fit behind them."""
+    store, last = bounded()
+    engine = store.engine
+    assert engine.delete(TOPIC, before_seq=last + 1).deleted == last
+    with suppress(StorageFull):
+        for _ in range(10_000):
+            engine.delete(TOPIC, seqs=[last])
+        raise AssertionError("a full disk took 10,000 deletes")
+    store.pass_time(5000)
+    assert engine.health().state == "ok"
+    assert write(engine, "back").seqs == [last + 1]
 
 
 def test_snapshots_for_space_are_a_second_apart_and_end() -> None:

@@ -275,11 +275,12 @@ class Run:
         *,
         durable: bool = False,
         control: bool = False,
+        mark: bool = False,
         then: Callable[[], None] | None = None,
     ) -> Ticket:
         """Hand over a submission; nothing is run."""
         ticket = Ticket(self, len(frames), durable=durable, then=then)
-        self.shard.submit(frames, count, ticket.done, durable=durable, control=control)
+        self.shard.submit(frames, count, ticket.done, durable=durable, control=control, mark=mark)
         return ticket
 
     def submit(

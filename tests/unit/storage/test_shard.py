@@ -1028,11 +1028,11 @@ def test_a_full_shard_refuses_records(run: kit.Run) -> None:
 
 
 def test_a_full_shard_takes_control_frames_while_they_fit(run: kit.Run) -> None:
-    """S-80: in the active file; deletes and configs work on a full disk."""
+    """S-80: in the active file, marks behind them; deletes and configs work on a full disk."""
     fill_up(run)
     taken = 0
     size = len(kit.control_frame())
-    room = kit.FILE_BYTES - run.shard.log.position()[1]
+    room = kit.FILE_BYTES - run.shard.log.position()[1] - run.shard.mark_room
     for _ in range(room // size):
         ticket = run.send(kit.control_frame(durable=True), durable=True, control=True)
         run.settle()
@@ -1041,6 +1041,10 @@ def test_a_full_shard_takes_control_frames_while_they_fit(run: kit.Run) -> None:
     with pytest.raises(StorageFull):
         run.send(kit.control_frame(), control=True)
     assert taken > 10
+    for _ in range(run.shard.mark_room // size):
+        ticket = run.send(kit.control_frame(durable=True), durable=True, control=True, mark=True)
+        run.settle()
+        assert ticket.lsn.file_no == 1
     assert run.state == "full"
 
 

@@ -165,6 +165,8 @@ class SegmentedLog:
         self._segments_lock = threading.Lock()
         self._active: Segment | None = None
         self._ready: Segment | None = None
+        self._ready_is_ours = False
+        """Whether its file was made for it, and not found."""
         self._synced = (naming.first_id, 0)
         self._sync_lock = threading.Lock()
         self._failed: str | None = None
@@ -425,7 +427,7 @@ class SegmentedLog:
         except OSError as error:
             self._abandon(segment, unlink=not existed)
             raise WriteFailed(f"preparing segment {segment.id}: {error}", full=error.errno in NO_SPACE) from error
-        self._ready = segment
+        self._ready, self._ready_is_ours = segment, not existed
         if not existed:
             self.observer.created(segment.id)
         self._count_segments()
@@ -664,8 +666,9 @@ class SegmentedLog:
                     self._finalize(active)
         finally:
             if ready is not None:
-                # What was announced may be looked for, also when announcing it was reported to have failed.
-                self._abandon(ready, unlink=ready.id != self._announced)
+                # What was announced may be looked for, also when announcing it was reported to have failed; and a file
+                # that was there before may have been announced by an earlier process.
+                self._abandon(ready, unlink=self._ready_is_ours and ready.id != self._announced)
             # The lock, because a thread may be in a sync of this descriptor.
             with self._sync_lock:
                 if active is not None and active.file is not None:

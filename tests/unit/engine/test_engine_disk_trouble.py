@@ -269,6 +269,25 @@ def test_one_latched_shard_of_four_does_not_affect_the_others() -> None:
     assert engine.health().ready
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_file_that_was_begun_and_never_written_to_is_there_after_a_run_that_only_found_space(shards: int) -> None:
+    """[S-64, S-86] `CURRENT` names it: a clean stop of a run that wrote nothing must not take it away."""
+    store = Store(wal_shards=shards, min_free_bytes=1 << 20)
+    store.fail("pwrite", path="wal-")
+    with pytest.raises(CommitFailed):
+        store.put()
+    store.mend()
+    engine = store.kill()
+    store.sim.capacity = 1 << 16
+    store.pass_time(2000)
+    assert engine.health().state == "full"
+    store.sim.capacity = None
+    store.pass_time(2000)
+    assert engine.health().state == "ok"
+    store.reopen()
+    assert write(store.put(), 1).seqs == [1]
+
+
 # A full disk (T11)
 
 

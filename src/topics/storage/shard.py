@@ -410,6 +410,10 @@ class Shard:
         """Everything before it is finished [S-77]; what the frames of earlier runs say was applied by recovery."""
         return self.oldest_open() or self._end()
 
+    def synced_pos(self) -> Lsn:
+        """Everything of this run before it is durable; the files of earlier runs may be gone by now [S-89]."""
+        return max(Lsn(*self.log.synced()), Lsn(self._first_file, 0))
+
     def _end(self) -> Lsn:
         return Lsn(*self.log.position()) if self._started else Lsn(self._first_file, 0)
 

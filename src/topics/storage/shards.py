@@ -139,8 +139,8 @@ class Shards:
         rows = []
         for shard in self.shards:
             # What is not synced may not be there after a crash: no position lies in it.
-            at = min((*shard.done_pos(),), shard.log.synced()) if shard.is_open else (*shard.done_pos(),)
-            rows.append(WalRow(shard.key, *min(at, lowest.get(shard.key, at))))
+            at = min(shard.done_pos(), shard.synced_pos())
+            rows.append(WalRow(shard.key, *min((*at,), lowest.get(shard.key, (*at,)))))
         for key, found in self.orphans.items():
             if key in lowest:
                 rows.append(WalRow(key, *lowest[key]))

@@ -14,7 +14,10 @@ import pytest
 
 from tests.unit.engine import kit
 from tests.unit.engine.kit import PATH, TOPIC, Store, gap, numbers, write
+from topics.codec.snapshot import Encoder
+from topics.engine import append as appending
 from topics.engine import checkpoint
+from topics.engine.append import Write
 from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicFull, TopicsError
 from topics.fs import OsFs
 from topics.model import Producer, new
@@ -286,6 +289,42 @@ def test_a_file_that_was_begun_and_never_written_to_is_there_after_a_run_that_on
     assert engine.health().state == "ok"
     store.reopen()
     assert write(store.put(), 1).seqs == [1]
+
+
+def test_an_idle_shard_that_fails_as_it_begins_leaves_a_store_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[S-82, S-89, S-211] Its earlier files may go in that moment: no snapshot behind it begins in one of them."""
+    store = Store(wal_shards=2)
+    names = [f"t{n}" for n in range(6)]
+    for name in names:
+        write(store.put(name), name, name=name)
+    keys = {name: store.engine.core.shard(store.engine.core.names[name].id).key for name in names}
+    busy, idle = (next(name for name in names if keys[name] == key) for key in ("shard-00", "shard-01"))
+    engine = store.reopen()
+    write(engine, 1, name=busy)
+    engine.checkpoint(full=True)
+    late = Write.prepare(idle, [{"data": "late"}], engine.core.limits)
+    encode = Encoder.add_topics
+    outcomes: list[Any] = []
+
+    def encoded(self: Encoder, items: Any) -> None:
+        """Between the header of a snapshot and what it lets go."""
+        if not outcomes:
+            outcomes.append(None)
+            engine.owner.soon(lambda: appending.append(engine.core, late, outcomes.append))
+        encode(self, items)
+
+    monkeypatch.setattr(Encoder, "add_topics", encoded)
+    store.fail("fdatasync", path="shard-01/wal-", times="always")
+    for n in (2, 3):
+        write(engine, n, name=busy)
+        engine.checkpoint(full=True)
+    assert isinstance(outcomes[1], CommitFailed)
+    assert store.files("shard-01/wal-0000000000000001.log") == []
+    monkeypatch.undo()
+    store.mend()
+    engine = store.kill()
+    for name in names:
+        assert kit.everything(engine, name).values[:1] == [name]
 
 
 # A full disk (T11)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -482,6 +483,47 @@ def test_redrive_moves_dead_letters_back_once(run: Run, client: Client, name: st
 
 
 @pytest.mark.parametrize("kind", ["log", "queue"])
+def test_redrive_moves_the_letters_of_a_dead_letter_topic_that_was_made_anew(
+    run: Run, client: Client, name: str, kind: str
+) -> None:
+    """[EPO-1, IDM-1] They have the seqs of those before, whose keys are still known."""
+    dead = name.ljust(255, "x")  # as long as a name may be: a key has no more room than that
+    client.create(name, type="queue", dead_letter=dead)
+    for letter in ("first", "second"):
+        client.create(dead, type=kind)
+        client.append(dead, topics.new(letter, meta={"$dead_letter_from": name}))
+        assert run("queue", "redrive", dead, "--json").told["moved"] == 1
+        client.drop(dead)
+    assert [job.data for job in client.claim(name, "w", 10).jobs] == ["first", "second"]
+
+
+@pytest.mark.parametrize(("kind", "verb"), [("log", "page"), ("queue", "claim")])
+def test_a_redrive_takes_nothing_of_a_topic_that_was_made_anew_meanwhile(
+    run: Run, client: Client, name: str, kind: str, verb: str
+) -> None:
+    """[EPO-1] Its seqs say nothing about the letters that are there now."""
+    dead = f"{name}.dead"
+    client.create(name, type="queue", dead_letter=dead)
+    client.create(dead, type=kind)
+    ask = getattr(Client, verb)
+
+    def ask_too_late(self: Client, *args: object, **options: object) -> object:
+        patched.undo()
+        self.drop(dead)
+        self.create(dead, type=kind)
+        self.append_many(dead, [topics.new(n, meta={"$dead_letter_from": name}) for n in range(3)])
+        return ask(self, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Client, verb, ask_too_late)
+        ran = run("queue", "redrive", dead)
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+    assert "was made anew" in ran.err
+    assert client.state(name).count == 0
+    assert run("queue", "redrive", dead, "--json").told["moved"] == 3
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
 def test_redrive_leaves_what_none_of_its_queues_has_sent(run: Run, client: Client, name: str, kind: str) -> None:
     """[REC-11] Anybody may write that a record came from anywhere."""
     dead, source, other, log, gone = (f"{name}.{one}" for one in ("dead", "source", "other", "log", "gone"))
@@ -526,13 +568,17 @@ def test_a_redrive_that_can_give_nothing_back_ends_with_one_line(
     client.create(name, type="queue", dead_letter=dead)
     client.append_many(dead, [topics.new(n, meta={"$dead_letter_from": name}) for n in range(3)])
     asked: list[str] = []
+    call = Client.call
 
     def gone(*args: object, **options: object) -> None:
         asked.append(str(args[1]))
         raise errors.Unreachable("it is gone")
 
+    def gone_for_changes(*args: Any, **options: Any) -> Any:
+        return (call if args[1] == "GET" else gone)(*args, **options)
+
     monkeypatch.setattr("topics.cli.remote.Server.nack", gone)
-    monkeypatch.setattr("topics.cli.remote.Server.call", gone)
+    monkeypatch.setattr("topics.cli.remote.Server.call", gone_for_changes)
     ran = run("queue", "redrive", dead)
     assert (ran.status, ran.err.count("\n")) == (1, 1)
     assert ran.err.startswith("topics: unreachable: it is gone")

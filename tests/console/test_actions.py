@@ -252,6 +252,27 @@ def test_a_redriven_dead_letter_is_spelled_as_it_was(console: Console, client: h
     assert '"meta":{"rate":2.50}' in text
 
 
+@pytest.mark.parametrize("kind", ["log", "queue", "one"])
+def test_letters_of_a_dead_letter_topic_that_was_made_anew_go_back_too(
+    console: Console, client: httpx.Client, kind: str
+) -> None:
+    """[EPO-1, IDM-1] They have the seqs of those before, whose keys are still known."""
+    console.allowed = ("404",)  # the page looks on while the topic is gone
+    name = f"anew.{kind}"
+    dead = f"{name}.dead".ljust(255, "x")  # as long as a name may be: a key has no more room than that
+    put(client, name, type="queue", max_deliveries=1, dead_letter=dead)
+    for ready in (1, 2):
+        put(client, dead, type="queue" if kind == "queue" else "log")
+        letter = {"data": ready, "meta": {"$dead_letter_from": name}}
+        ok(client.post(f"/v0/topics/{dead}", json={"records": [letter]}))
+        page = console.at(f"#/queues/{name}")
+        button = "redrive 1" if kind == "one" else "Redrive all"
+        page.get_by_role("button", name=button, exact=True).click()
+        expect(page.get_by_text("back in the queue")).to_be_visible()
+        assert ok(client.get(f"/v0/topics/{name}"))["queue"]["ready"] == ready
+        ok(client.delete(f"/v0/topics/{dead}"))
+
+
 def test_a_run_of_a_pipeline_appears_and_ends_by_itself(console: Console, client: httpx.Client) -> None:
     """10 K-40: one record at the start, one at the end."""
     page = console.at("#/pipelines")

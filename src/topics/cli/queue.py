@@ -6,7 +6,8 @@ work NAME -- CMD     runs CMD for each job: the payload on its stdin, TOPICS_JOB
                      prints goes to stderr.
 redrive DEAD         moves dead letters back to where they came from, if that is a queue that sends its letters here: a
                      copy with a key of its own, then the letter goes. Interrupted anywhere, it is run again and copies
-                     nothing twice.
+                     nothing twice. The key names the instance of DEAD [EPO-1], not DEAD: made anew, it has other
+                     letters under the same seqs. Redrive of the console has the same keys.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from topics.cli.interrupted import Interrupted
 from topics.cli.progress import Progress
 from topics.client.body import rows, topic_path
 from topics.client.sync import Client
-from topics.errors import CallerError, NotAQueue, TopicNotFound, TopicsError
-from topics.model import Gap, Job, Record, new
+from topics.errors import CallerError, NotAQueue, TimingError, TopicNotFound, TopicsError
+from topics.model import Job, Record, new
 from topics.process import run_command
 from topics.surface.worker import Worker, backoff_ms
 
 LETTERS: Final = ("$dead_letter_from", "$dead_letter_deliveries", "$dead_letter_src_seq")
 NODE_BYTES: Final = 100
 AT_ONCE: Final = 100
-"""Letters that are claimed in one call, and given back."""
+"""Letters that are read or claimed in one call, and given back."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -190,17 +191,17 @@ def _redrive(args: argparse.Namespace) -> int:
         Progress("redriving", silent=args.json or args.quiet, unit="letters") as progress,
     ):
         is_queue = client.state(args.name).type == "queue"
-        queues = _Queues(client, args.name)
+        queues, instance = _Queues(client, args.name), _Instance(client, args.name)
         claims = is_queue and not args.dry_run
         try:
-            with closing(_claimed(client, args.name, queues) if claims else _read(client, args.name)) as letters:
+            with closing(_claimed(client, instance, queues) if claims else _read(client, instance)) as letters:
                 for letter in letters:
                     source = queues.of(letter)
                     if source is None:
                         left += 1
                         continue
                     if not args.dry_run:
-                        _move(client, args.name, source, letter)
+                        _move(client, instance, source, letter)
                     moved += 1
                     progress.add(len(letter.raw_data))
         except KeyboardInterrupt:
@@ -213,10 +214,38 @@ def _redrive(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(client: Client, name: str) -> Generator[Record, None, None]:
-    for found in client.read(name):
-        if not isinstance(found, Gap):
-            yield found
+class _Instance:
+    """The dead-letter topic as the redrive found it: a seq names a letter of this one only [EPO-1]."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self.name = name
+        self._found = self._now()
+
+    def _now(self) -> tuple[int, int]:
+        told = self._client.call("GET", topic_path(self.name) + "/segments", query={"limit": 1})
+        return told["id"], told["epoch"]
+
+    def check(self) -> None:
+        """What was read up to now is of this instance, or it is refused."""
+        if self._now() != self._found:
+            raise TimingError(f"{self.name} was made anew while its letters were read")
+
+    def key(self, seq: int) -> str:
+        """Of the copy of a letter."""
+        id, epoch = self._found
+        return f"redrive:{id}:{epoch}:{seq}"
+
+
+def _read(client: Client, dead: _Instance) -> Generator[Record, None, None]:
+    from_seq = 0
+    while True:
+        page = client.page(dead.name, from_seq, limit=AT_ONCE)
+        dead.check()
+        yield from page.records
+        if page.caught_up:
+            return
+        from_seq = page.next_from_seq
 
 
 class _Queues:
@@ -244,31 +273,32 @@ class _Queues:
         return state.type == "queue" and state.config.dead_letter == self._dead
 
 
-def _claimed(client: Client, dead: str, queues: _Queues) -> Generator[Job, None, None]:
+def _claimed(client: Client, dead: _Instance, queues: _Queues) -> Generator[Job, None, None]:
     """Letters of a queue, each acked once it is moved; what does not go is given back in the end."""
     held: dict[int, Job] = {}
     node = f"redrive-{socket.gethostname()}"[:NODE_BYTES]
     try:
-        while jobs := client.claim(dead, node, AT_ONCE).jobs:
+        while jobs := client.claim(dead.name, node, AT_ONCE).jobs:
             held.update((job.seq, job) for job in jobs)
+            dead.check()
             for job in jobs:
                 yield job
                 if queues.of(job) is not None:
-                    client.ack(dead, node, [job.seq], [job.lease_id])
+                    client.ack(dead.name, node, [job.seq], [job.lease_id])
                     del held[job.seq]
     finally:
         rest = list(held.values())
         for at in range(0, len(rest), AT_ONCE):
             some = rest[at : at + AT_ONCE]
-            client.nack(dead, node, [job.seq for job in some], [job.lease_id for job in some])
+            client.nack(dead.name, node, [job.seq for job in some], [job.lease_id for job in some])
 
 
-def _move(client: Client, dead: str, source: str, letter: Record | Job) -> None:
+def _move(client: Client, dead: _Instance, source: str, letter: Record | Job) -> None:
     """A copy under a key of its own, then the letter goes: repeated, nothing is there twice."""
     meta = {name: value for name, value in (letter.meta or {}).items() if name not in LETTERS}
     node = letter.node if isinstance(letter, Record) else None
     copy = new(letter.raw_data, letter.tag, node, meta or None)
-    told = {"records": rows([copy]), "idempotency_key": f"redrive:{dead}:{letter.seq}", "create": False}
+    told = {"records": rows([copy]), "idempotency_key": dead.key(letter.seq), "create": False}
     client.call("POST", topic_path(source), told, repeatable=True)
     if isinstance(letter, Record):
-        client.delete(dead, seqs=[letter.seq])
+        client.delete(dead.name, seqs=[letter.seq])

@@ -1,7 +1,8 @@
 // @ts-check
 /**
  * Dead letters back to their queue (11 §2, 04 §10): publish without the members that say where it came from, with a key that
- * makes a repeated try harmless; only then is the letter removed. Of a queue of dead letters jobs are claimed and acked.
+ * makes a repeated try harmless; only then is the letter removed. Of a queue of dead letters jobs are claimed and acked. The
+ * key names the instance of the dead-letter topic, as `topics queue redrive` does: made anew, it has other letters [EPO-1].
  */
 import { get, post, topicPath } from "./api.js";
 
@@ -38,28 +39,43 @@ async function sends(name, dead) {
   }
 }
 
-/** @param {string} dead @param {any} letter */
-async function publish(dead, letter) {
+/** Which instance of a topic there is.
+ * @param {string} dead @returns {Promise<string>} */
+async function instance(dead) {
+  const told = await get(topicPath(dead, "/segments?limit=1"));
+  return `${told.id}:${told.epoch}`;
+}
+
+/** What was read up to now is of that instance, or nothing is done with it.
+ * @param {string} dead @param {string} found */
+async function check(dead, found) {
+  if ((await instance(dead)) !== found) throw new Error(`${dead} was made anew while its letters were read.`);
+}
+
+/** @param {string} from the instance that the letter is of @param {any} letter */
+async function publish(from, letter) {
   const meta = Object.fromEntries(Object.entries(letter.meta).filter(([name]) => !SAID.has(name)));
   const record = { data: letter.data, tag: letter.$tag, node: letter.$node, meta: Object.keys(meta).length ? meta : undefined };
-  const key = `redrive:${dead}:${letter.$seq}`;
+  const key = `redrive:${from}:${letter.$seq}`;
   await post(topicPath(origin(letter)), { records: [record], idempotency_key: key, create: false });
 }
 
 /** One letter of a log.
- * @param {string} dead @param {any} letter */
-async function move(dead, letter) {
-  await publish(dead, letter);
+ * @param {string} dead @param {string} from @param {any} letter */
+async function move(dead, from, letter) {
+  await publish(from, letter);
   await post(topicPath(dead, "/delete"), { seqs: [letter.$seq] });
 }
 
 /** One letter that was seen some time ago, unless somebody has removed it since; how many went back.
  * @param {string} dead @param {number} seq @returns {Promise<number>} */
 export async function redriveOne(dead, seq) {
+  const from = await instance(dead);
   const page = await post(topicPath(dead, "/diff"), { from_seq: seq - 1, limit: 1, include_tags: true, max_batch_bytes: 8 << 20 }, EXACTLY);
   const letter = page.records[0];
+  await check(dead, from);
   if (letter?.$seq !== seq || !(await goesBack(dead, letter, new Map()))) return 0;
-  await move(dead, letter);
+  await move(dead, from, letter);
   return 1;
 }
 
@@ -68,30 +84,32 @@ export async function redriveOne(dead, seq) {
 export async function redriveAll(dead, type, tell) {
   let done = 0;
   const went = (/** @type {number} */ more) => tell((done += more));
-  if (type === "queue") await fromQueue(dead, went);
-  else await fromLog(dead, went);
+  const from = await instance(dead);
+  if (type === "queue") await fromQueue(dead, from, went);
+  else await fromLog(dead, from, went);
   return done;
 }
 
-/** @param {string} dead @param {(more: number) => void} went */
-async function fromLog(dead, went) {
-  let from = 0;
+/** @param {string} dead @param {string} from @param {(more: number) => void} went */
+async function fromLog(dead, from, went) {
+  let behind = 0;
   const known = /** @type {Map<string, boolean>} */ (new Map());
   for (;;) {
-    const page = await post(topicPath(dead, "/diff"), { from_seq: from, limit: AT_ONCE, include_tags: true }, EXACTLY);
+    const page = await post(topicPath(dead, "/diff"), { from_seq: behind, limit: AT_ONCE, include_tags: true }, EXACTLY);
+    await check(dead, from);
     for (const letter of page.records) {
       if (!(await goesBack(dead, letter, known))) continue;
-      await move(dead, letter);
+      await move(dead, from, letter);
       went(1);
     }
     if (page.caught_up) return;
-    from = page.next_from_seq;
+    behind = page.next_from_seq;
   }
 }
 
 /** Whatever happens, what is held in the end and did not go is given back.
- * @param {string} dead @param {(more: number) => void} went */
-async function fromQueue(dead, went) {
+ * @param {string} dead @param {string} from @param {(more: number) => void} went */
+async function fromQueue(dead, from, went) {
   const held = /** @type {Map<number, string>} */ (new Map());
   const others = /** @type {Set<number>} */ (new Set());
   const known = /** @type {Map<string, boolean>} */ (new Map());
@@ -99,6 +117,7 @@ async function fromQueue(dead, went) {
     for (;;) {
       const { claimed } = await post(topicPath(dead, "/claim"), { node: NODE, max: AT_ONCE }, EXACTLY);
       for (const letter of claimed) held.set(letter.$seq, letter.lease_id);
+      await check(dead, from);
       // What is no letter comes again when its lease is over: with nothing new among them there is nothing to do.
       if (claimed.every((/** @type {any} */ letter) => others.has(letter.$seq))) return;
       for (const letter of claimed) {
@@ -106,7 +125,7 @@ async function fromQueue(dead, went) {
           others.add(letter.$seq);
           continue;
         }
-        await publish(dead, letter);
+        await publish(from, letter);
         await post(topicPath(dead, "/ack"), { node: NODE, seqs: [letter.$seq], lease_ids: [letter.lease_id] });
         held.delete(letter.$seq);
         went(1);

@@ -524,6 +524,22 @@ def test_a_redrive_takes_nothing_of_a_topic_that_was_made_anew_meanwhile(
 
 
 @pytest.mark.parametrize("kind", ["log", "queue"])
+def test_a_redriven_letter_is_spelled_as_it_was(run: Run, client: Client, name: str, kind: str) -> None:
+    """11 §2: the same job again."""
+    dead = f"{name}.dead"
+    client.create(dead, type=kind)
+    client.create(name, type="queue", max_deliveries=1, dead_letter=dead)
+    data, meta = b'{"b":1.0,"2":[1e400],"1":{},"1":"\\u0041"}', b'{"rate":2.50,"7":1e400,"6":{"b":0,"1":0,"1":"\\/"}}'
+    client.append(name, topics.new(data, meta=meta))
+    for _ in range(2):
+        for job in client.claim(name, "w").jobs:
+            client.nack(name, "w", [job.seq])
+    assert run("queue", "redrive", dead, "--json").told["moved"] == 1
+    (job,) = client.claim(name, "w").jobs
+    assert (job.raw_data, job.raw_meta) == (data, meta)
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
 def test_redrive_leaves_what_none_of_its_queues_has_sent(run: Run, client: Client, name: str, kind: str) -> None:
     """[REC-11] Anybody may write that a record came from anywhere."""
     dead, source, other, log, gone = (f"{name}.{one}" for one in ("dead", "source", "other", "log", "gone"))

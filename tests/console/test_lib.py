@@ -77,6 +77,25 @@ def test_json_is_read_and_written_digit_for_digit(console: Console, text: str) -
     assert ask(console, "json", "m.encode(m.parse(a[0]))", text).replace("\u2028", "\\u2028") == text
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ('{"2":1.0,"1":[2,{"a":"]}"}],"2":"\\\\"}', [("2", "1.0"), ("1", '[2,{"a":"]}"}]'), ("2", '"\\\\"')]),
+        (' { "a\\"b" : "x,\\"y\\\\\\"" , "c":{ } } ', [('a"b', '"x,\\"y\\\\\\""'), ("c", "{ }")]),
+        ('[[],{"a":1},"b:c"]', [("", "[]"), ("", '{"a":1}'), ("", '"b:c"')]),
+        ("{}", []),
+        ("[ ]", []),
+        ('"a:b,c"', []),
+    ],
+)
+def test_what_is_sent_on_is_taken_apart_as_it_was_written(
+    console: Console, text: str, parts: list[tuple[str, str]]
+) -> None:
+    found = ask(console, "json", "m.parts(a[0])", text)
+    assert [(part["name"], part["value"]) for part in found] == parts
+    assert all(part["whole"].endswith(part["value"]) for part in found)
+
+
 def test_a_preview_is_short_whatever_it_shows(console: Console) -> None:
     deep = "(() => { let one = 1; for (let n = 0; n < 900; n++) one = [one]; return one; })()"
     assert len(ask(console, "json", f"m.preview({deep}, 50)")) <= 51

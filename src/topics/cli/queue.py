@@ -36,6 +36,7 @@ LETTERS: Final = ("$dead_letter_from", "$dead_letter_deliveries", "$dead_letter_
 NODE_BYTES: Final = 100
 AT_ONCE: Final = 100
 """Letters that are read or claimed in one call, and given back."""
+_META: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -295,9 +296,10 @@ def _claimed(client: Client, dead: _Instance, queues: _Queues) -> Generator[Job,
 
 def _move(client: Client, dead: _Instance, source: str, letter: Record | Job) -> None:
     """A copy under a key of its own, then the letter goes: repeated, nothing is there twice."""
-    meta = {name: value for name, value in (letter.meta or {}).items() if name not in LETTERS}
+    said = _META.decode(letter.raw_meta or b"{}")
+    meta = {name: value for name, value in said.items() if name not in LETTERS}
     node = letter.node if isinstance(letter, Record) else None
-    copy = new(letter.raw_data, letter.tag, node, meta or None)
+    copy = new(letter.raw_data, letter.tag, node, msgspec.json.encode(meta) if meta else None)
     told = {"records": rows([copy]), "idempotency_key": dead.key(letter.seq), "create": False}
     client.call("POST", topic_path(source), told, repeatable=True)
     if isinstance(letter, Record):

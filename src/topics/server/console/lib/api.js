@@ -1,7 +1,7 @@
 // @ts-check
 /** The public HTTP API with the visitor's key; nothing else is ever called [U-30]. */
 import { noteTime } from "./format.js";
-import { encode, parse, parseExactly } from "./json.js";
+import { encode, parse, parseRows } from "./json.js";
 import { Store } from "./store.js";
 
 /** Where the API is: beside the console, also behind a proxy that gives both a prefix. */
@@ -75,9 +75,10 @@ export async function refusal(answer) {
   );
 }
 
-/** One request; an `ApiError` or `Unreachable` if it comes to nothing.
+/** One request; an `ApiError` or `Unreachable` if it comes to nothing. `rows` names the member of the answer whose rows are to
+ * be sent on.
  * @param {string} method @param {string} path @param {any} [body]
- * @param {{signal?: AbortSignal, headers?: Record<string, string>, exactly?: boolean}} [options] @returns {Promise<any>} */
+ * @param {{signal?: AbortSignal, headers?: Record<string, string>, rows?: string}} [options] @returns {Promise<any>} */
 export async function call(method, path, body, options = {}) {
   /** @type {Record<string, string>} */
   const headers = { Accept: "application/json", ...authorization(), ...options.headers };
@@ -100,7 +101,7 @@ export async function call(method, path, body, options = {}) {
   try {
     const text = await answer.text();
     if (!text) return null;
-    return options.exactly ? parseExactly(text) : parse(text);
+    return options.rows ? parseRows(text, options.rows) : parse(text);
   } catch (error) {
     if (options.signal?.aborted) throw error;
     throw new Unreachable(changes);
@@ -109,7 +110,7 @@ export async function call(method, path, body, options = {}) {
 
 /** @param {string} path @param {{signal?: AbortSignal}} [options] */
 export const get = (path, options) => call("GET", path, undefined, options);
-/** @param {string} path @param {any} body @param {{signal?: AbortSignal, exactly?: boolean}} [options] */
+/** @param {string} path @param {any} body @param {{signal?: AbortSignal, rows?: string}} [options] */
 export const post = (path, body, options) => call("POST", path, body, options);
 /** @param {string} path @param {any} body */
 export const put = (path, body) => call("PUT", path, body);

@@ -1,5 +1,5 @@
 // @ts-check
-/** JSON without losing what it says: integers that a double cannot hold keep their digits. */
+/** JSON without losing what it says: integers that a double cannot hold keep their digits, and what is sent on every byte. */
 
 /** A value as it was written. */
 export class Exact {
@@ -15,14 +15,9 @@ export class Exact {
 const LONG = /[0-9.]{16}/;
 
 /** @param {string} _key @param {unknown} value @param {{source?: string}} [context] */
-function keepSpelling(_key, value, context) {
-  const source = context?.source;
-  return typeof value === "number" && source !== undefined && String(value) !== source ? new Exact(source) : value;
-}
-
-/** @param {string} key @param {unknown} value @param {{source?: string}} [context] */
-function keepDigits(key, value, context) {
-  return LONG.test(context?.source ?? "") ? keepSpelling(key, value, context) : value;
+function keepDigits(_key, value, context) {
+  const source = context?.source ?? "";
+  return typeof value === "number" && LONG.test(source) && String(value) !== source ? new Exact(source) : value;
 }
 
 /** Parse; long numbers become `Exact` where the browser tells how they were written.
@@ -31,10 +26,58 @@ export function parse(text) {
   return LONG.test(text) ? JSON.parse(text, /** @type {any} */ (keepDigits)) : JSON.parse(text);
 }
 
-/** Parse what is to be sent on: every number is spelled as it was, `1.0` and `1e3` too.
- * @param {string} text @returns {any} */
-export function parseExactly(text) {
-  return JSON.parse(text, /** @type {any} */ (keepSpelling));
+/** Parse an answer whose rows are to be sent on: their `data` and `meta` are kept as they were written. A browser would put
+ * names that look like numbers first, drop all but the last of those that are there twice, and spell `1.0` as `1`.
+ * @param {string} text @param {string} member the one that has the rows @returns {any} */
+export function parseRows(text, member) {
+  const told = parse(text);
+  const rows = parts(text).find(({ name }) => name === member)?.value ?? "";
+  parts(rows).forEach((row, at) => {
+    for (const { name, value } of parts(row.value)) {
+      if (name === "data" || name === "meta") told[member][at][name] = new Exact(value);
+    }
+  });
+  return told;
+}
+
+/** @typedef {{name: string, value: string, whole: string}} Part */
+
+/** The members of an object, or the items of an array, which have no name: as they were written, in their order.
+ * @param {string} text valid JSON @returns {Part[]} */
+export function parts(text) {
+  const found = /** @type {Part[]} */ ([]);
+  let depth = 0;
+  let from = 0;
+  let colon = -1;
+  for (let at = 0; at < text.length; at++) {
+    const mark = text[at];
+    if (mark === '"') at = endOfString(text, at);
+    else if (mark === ":" && depth === 1) colon = at;
+    else if (mark === "{" || mark === "[") {
+      if (++depth === 1) from = at + 1;
+    } else if (mark === "}" || mark === "]" || mark === ",") {
+      if (depth === 1) {
+        const whole = text.slice(from, at).trim();
+        const name = colon < 0 ? "" : JSON.parse(text.slice(from, colon));
+        if (whole) found.push({ name, value: text.slice(Math.max(from, colon + 1), at).trim(), whole });
+        from = at + 1;
+        colon = -1;
+      }
+      if (mark !== ",") depth--;
+    }
+  }
+  return found;
+}
+
+/** Where the string that begins at a place has its last quote.
+ * @param {string} text @param {number} from @returns {number} */
+function endOfString(text, from) {
+  for (let at = text.indexOf('"', from + 1); at > 0; at = text.indexOf('"', at + 1)) {
+    let slashes = 0;
+    while (text[at - 1 - slashes] === "\\") slashes++;
+    if (slashes % 2 === 0) return at;
+  }
+  return text.length;
 }
 
 /** One line of JSON, cut after about `most` characters.

@@ -5,17 +5,18 @@
  * key names the instance of the dead-letter topic, as `topics queue redrive` does: made anew, it has other letters [EPO-1].
  */
 import { get, post, topicPath } from "./api.js";
+import { Exact, parse, parts } from "./json.js";
 
 const FROM = "$dead_letter_from";
 const SAID = new Set([FROM, "$dead_letter_deliveries", "$dead_letter_src_seq"]);
 const NODE = "console";
 const AT_ONCE = 100;
-const EXACTLY = { exactly: true };
 
 /** Where a letter came from; empty if it is none.
  * @param {any} letter @returns {string} */
 export function origin(letter) {
-  const name = letter.meta?.[FROM];
+  const meta = letter.meta instanceof Exact ? parse(letter.meta.source) : letter.meta;
+  const name = meta?.[FROM];
   return typeof name === "string" ? name : "";
 }
 
@@ -54,8 +55,9 @@ async function check(dead, found) {
 
 /** @param {string} from the instance that the letter is of @param {any} letter */
 async function publish(from, letter) {
-  const meta = Object.fromEntries(Object.entries(letter.meta).filter(([name]) => !SAID.has(name)));
-  const record = { data: letter.data, tag: letter.$tag, node: letter.$node, meta: Object.keys(meta).length ? meta : undefined };
+  const own = parts(letter.meta.source).filter(({ name }) => !SAID.has(name));
+  const meta = own.length ? new Exact(`{${own.map(({ whole }) => whole).join(",")}}`) : undefined;
+  const record = { data: letter.data, tag: letter.$tag, node: letter.$node, meta };
   const key = `redrive:${from}:${letter.$seq}`;
   await post(topicPath(origin(letter)), { records: [record], idempotency_key: key, create: false });
 }
@@ -71,7 +73,7 @@ async function move(dead, from, letter) {
  * @param {string} dead @param {number} seq @returns {Promise<number>} */
 export async function redriveOne(dead, seq) {
   const from = await instance(dead);
-  const page = await post(topicPath(dead, "/diff"), { from_seq: seq - 1, limit: 1, include_tags: true, max_batch_bytes: 8 << 20 }, EXACTLY);
+  const page = await post(topicPath(dead, "/diff"), { from_seq: seq - 1, limit: 1, include_tags: true, max_batch_bytes: 8 << 20 }, { rows: "records" });
   const letter = page.records[0];
   await check(dead, from);
   if (letter?.$seq !== seq || !(await goesBack(dead, letter, new Map()))) return 0;
@@ -95,7 +97,7 @@ async function fromLog(dead, from, went) {
   let behind = 0;
   const known = /** @type {Map<string, boolean>} */ (new Map());
   for (;;) {
-    const page = await post(topicPath(dead, "/diff"), { from_seq: behind, limit: AT_ONCE, include_tags: true }, EXACTLY);
+    const page = await post(topicPath(dead, "/diff"), { from_seq: behind, limit: AT_ONCE, include_tags: true }, { rows: "records" });
     await check(dead, from);
     for (const letter of page.records) {
       if (!(await goesBack(dead, letter, known))) continue;
@@ -115,7 +117,7 @@ async function fromQueue(dead, from, went) {
   const known = /** @type {Map<string, boolean>} */ (new Map());
   try {
     for (;;) {
-      const { claimed } = await post(topicPath(dead, "/claim"), { node: NODE, max: AT_ONCE }, EXACTLY);
+      const { claimed } = await post(topicPath(dead, "/claim"), { node: NODE, max: AT_ONCE }, { rows: "claimed" });
       for (const letter of claimed) held.set(letter.$seq, letter.lease_id);
       await check(dead, from);
       // What is no letter comes again when its lease is over: with nothing new among them there is nothing to do.

@@ -133,6 +133,23 @@ def test_what_stands_behind_a_double_dash_is_no_option() -> None:
     assert args.command_words == ["run", "-x", "--quiet", "--", "--node", "m"]
 
 
+@pytest.mark.parametrize("options", ["", "--node n "])
+@pytest.mark.parametrize("command", ["run -- x", "run x -- --quiet -- y --", "-- run", "--", "-- --"])
+def test_a_command_is_run_with_exactly_the_words_behind_the_first_double_dash(options: str, command: str) -> None:
+    """11 §2: `queue work NAME -- CMD`; argparse of Python 3.11 takes one more of them for its own."""
+    for head in (f"queue work {options}bakes -- ", f"queue work bakes {options}-- ", f"queue work {options}-- bakes "):
+        words = (head + command).split()
+        args = cli.build_parser(["queue"]).parse_args(words)
+        assert (args.name, args.quiet, args.command_words) == ("bakes", False, command.split())
+        assert {type(word) for word in args.command_words} == {str}
+
+
+def test_a_double_dash_that_is_no_argument_is_told_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """[U-10]"""
+    assert cli.main(["queue", "ack", "bakes", "--", "1", "--"]) == 2
+    assert "'--'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "prog"),
     [

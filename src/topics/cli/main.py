@@ -165,16 +165,18 @@ class Parser(argparse.ArgumentParser):
         """Every parser, nested ones included, is asked here; what none of them knows is told by the one it came to."""
         words = list(sys.argv[1:] if args is None else args)
         if not any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions):
-            words = self._options_first(words)
+            words = _guarded(self._options_first(words))
         found, unknown = super().parse_known_args(words, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        for name, value in vars(found).items():
+            setattr(found, name, _plain(value))
         return found, unknown
 
     def _options_first(self, words: list[str]) -> list[str]:
         """Options with their values, then the rest: argparse wants what belongs to one argument in one piece."""
         if "--" in words:
-            return words  # said already; moved, `--` would make argparse of Python 3.11 drop a second one behind it
+            return words  # said already
         options: list[str] = []
         plain: list[str] = []
         is_value = False
@@ -188,6 +190,30 @@ class Parser(argparse.ArgumentParser):
     def _is_option(self, word: str) -> bool:
         is_number = bool(self._negative_number_matcher.match(word)) and not self._has_negative_number_optionals
         return word.startswith("-") and word != "-" and " " not in word and not is_number
+
+
+class _Dashes(str):
+    """A `--` behind the first one: a word like any other, but argparse before Python 3.13 drops one per argument."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = str.__hash__
+
+
+def _guarded(words: list[str]) -> list[str]:
+    """The words, with those behind the first `--` safe from argparse."""
+    behind = words.index("--") + 1 if "--" in words else len(words)
+    return words[:behind] + [_Dashes(word) if word == "--" else word for word in words[behind:]]
+
+
+def _plain(value: object) -> object:
+    """What argparse made of guarded words, without the guard."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return "--" if isinstance(value, _Dashes) else value
 
 
 def build_parser(load: Sequence[str] | None = None) -> Parser:

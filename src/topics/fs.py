@@ -39,6 +39,9 @@ Mode = Literal["r", "rw", "create"]
 Advice = Literal["sequential", "random", "willneed", "dontneed"]
 Bytes = bytes | bytearray | memoryview
 
+FDS_KEPT = 4096
+"""Files that stay open for reading where nobody says otherwise [S-155]."""
+
 
 class File(Protocol):
     """An open file. No shared position exists: every transfer names its offset."""
@@ -204,6 +207,13 @@ def boot_id() -> str:
     except (OSError, subprocess.SubprocessError):
         text = b""
     return text.decode("ascii").strip() or random_id()
+
+
+def fds_permit(wanted: int | None) -> int:
+    """How many files may stay open for reading [S-155]: as many as wanted, but half the descriptor limit at most."""
+    wanted = FDS_KEPT if wanted is None else wanted
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return wanted if limit == resource.RLIM_INFINITY else min(wanted, limit // 2)
 
 
 def maps_permit(wanted: int) -> int:

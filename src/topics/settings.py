@@ -226,7 +226,7 @@ class Settings:
         _row(
             "count",
             None,
-            "Descriptors kept open for reading.",
+            "Descriptors kept open for reading; at most half the descriptor limit.",
             high=COUNT_MAX,
             default_text="the lesser of 4096 and half the descriptor limit",
         ),

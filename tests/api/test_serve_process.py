@@ -99,6 +99,17 @@ def test_an_unknown_variable_is_warned_about_once_with_the_nearest_known_one(tmp
     assert "TOPICS_URL" not in one.messages
 
 
+@pytest.mark.parametrize(("given", "shown"), [(None, 300), ("0", 0), ("299", 299), ("301", 300)])
+def test_the_settings_say_how_many_files_stay_open_for_reading(given: str | None, shown: int, tmp_path: Path) -> None:
+    """[S-155, SET-1] The default depends on the descriptor limit, which bounds what is given too."""
+    env = {} if given is None else {"TOPICS_MAX_FDS": given}
+    with served(tmp_path, env=env, before=["sh", "-c", 'ulimit -n 600 && exec "$@"', "sh"]) as one:
+        with one.ready().client() as client:
+            rows = {row["name"]: (row["value"], row["source"]) for row in client.get("/v0/settings").json()["settings"]}
+        assert rows["TOPICS_MAX_FDS"] == (shown, "default" if given is None else "environment")
+        assert ("open for reading instead of" in one.messages) == (given == "301")
+
+
 def test_connections_are_bounded_by_the_descriptor_limit(tmp_path: Path) -> None:
     """[RES-1] (09 §5)"""
     with served(tmp_path, before=["sh", "-c", 'ulimit -n 600 && exec "$@"', "sh"]) as one:

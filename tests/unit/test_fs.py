@@ -23,6 +23,7 @@ from topics.fs import (
     allocate_linux,
     allocate_macos,
     ensure_dir,
+    fds_permit,
     maps_permit,
     pread_all,
     pwrite_all,
@@ -184,6 +185,19 @@ def test_a_mapping_shows_the_file_and_never_changes_it(fs: OsFs, path: str) -> N
     mapping[0:1] = b"X"
     mapping.close()
     assert Path(path).read_bytes() == b"sealed"
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted", "permitted"),
+    [(1024, None, 512), (1_048_576, None, 4096), (1_048_576, 0, 0), (1_048_576, 300, 300), (1_048_576, 10_000, 10_000),
+     (1024, 10_000, 512), (resource.RLIM_INFINITY, None, 4096), (resource.RLIM_INFINITY, 10_000, 10_000)],
+)  # fmt: skip
+def test_descriptors_for_reading_are_as_many_as_asked_for_and_half_the_limit_at_most(
+    limit: int, wanted: int | None, permitted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-155: the lesser of 4096 and half the limit, unless the setting says otherwise."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
+    assert fds_permit(wanted) == permitted
 
 
 @pytest.mark.parametrize("limit", [16, 256, 1024, 1_048_576])

@@ -50,7 +50,7 @@ from topics.engine.subscribe import Receiver, Subscription
 from topics.engine.timer import LoopTimer, Timer
 from topics.engine.topic import Topic
 from topics.errors import CallerError, EngineClosed, TopicsError, WalFull, WalIo
-from topics.fs import Fs, OsFs, ensure_dir, process_id
+from topics.fs import Fs, OsFs, ensure_dir, fds_permit, process_id
 from topics.fs import boot_id as machine_boot_id
 from topics.model import (
     AbortResult,
@@ -89,7 +89,6 @@ from topics.wal.events import Meter
 log = logging.getLogger("topics.engine")
 
 NS_PER_MS = 1_000_000
-MAX_FDS = 256
 ROUTERS_MS = 50
 """How often edges that had to stop are tried again [FWD-8]."""
 FORWARD_REST_NS = 4_000_000
@@ -353,7 +352,7 @@ class Engine:
         return Shards(
             core.fs, wal_dir, config.wal_shards, recovered, WalFiles(), owner=core.owner, clock=core.clock,
             run=core.run, boot=core.boot, file_bytes=config.wal_file_bytes, init_zero=config.wal_init_zero,
-            min_free_bytes=config.min_free_bytes, max_fds=min(config.max_fds or MAX_FDS, MAX_FDS),
+            min_free_bytes=config.min_free_bytes, max_fds=fds_permit(config.max_fds),
             max_submissions=config.queue_submissions, max_pending_bytes=config.queue_bytes,
             retired=[row for row in found.rows if row.retired], meter=self._meter,
         )  # fmt: skip

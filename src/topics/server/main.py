@@ -36,7 +36,7 @@ from topics import settings as all_settings
 from topics.codec import kernel
 from topics.engine.engine import Engine
 from topics.errors import SettingsError, TopicsError
-from topics.fs import Fs, OsFs
+from topics.fs import FDS_KEPT, Fs, OsFs, fds_permit
 from topics.server import bind, keys
 from topics.server.logs import Logs, fields
 from topics.server.server import DRAIN_S, Server
@@ -49,7 +49,6 @@ from topics.storage.tiers.open import open_root
 log = logging.getLogger("topics.server")
 
 RESERVED_FDS: Final = 512
-READING_FDS: Final = 4096
 FDS_MAX: Final = 1 << 20
 SWITCH_S: Final = 0.00005
 """How long the loop waits for the interpreter while a large body is decoded aside; 5 ms by default [P-10]."""
@@ -137,7 +136,11 @@ def prepare(flags: Mapping[str, str], logs: Logs, *, quiet: bool = False) -> Pla
     if most != settings.max_connections:
         if settings.max_connections:
             warnings.append(f"at most {most} connections instead of {settings.max_connections}: the descriptor limit")
-        loaded = loaded._replace(settings=dataclasses.replace(settings, max_connections=most))
+        settings = dataclasses.replace(settings, max_connections=most)
+    kept = fds_permit(settings.max_fds)
+    if settings.max_fds is not None and kept != settings.max_fds:
+        warnings.append(f"at most {kept} files open for reading instead of {settings.max_fds}: the descriptor limit")
+    loaded = loaded._replace(settings=dataclasses.replace(settings, max_fds=kept))
     return Plan(loaded, entries, ring, addresses, loopback, certificate, warnings, banner=not quiet)
 
 
@@ -176,7 +179,7 @@ def _refuse_open_door(settings: Settings, count: int, *, loopback: bool) -> None
 def descriptors_permit(settings: Settings) -> int:
     """How many connections fit the descriptor limit, which is raised as far as needed and permitted."""
     wanted = settings.max_connections
-    reading = (settings.max_fds or READING_FDS) + settings.max_maps
+    reading = (FDS_KEPT if settings.max_fds is None else settings.max_fds) + settings.max_maps
     needed = min(wanted + RESERVED_FDS + reading, FDS_MAX) if wanted else FDS_MAX
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < needed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +360,21 @@ def test_few_maps_and_descriptors_serve_many_segments(mmap: bool, tmp_path: Path
     with kit.open_real(tmp_path / "store", **options) as engine:
         assert kit.everything(engine).values == left
         assert engine.delete(TOPIC, match="t*").deleted == 64
+
+
+@pytest.mark.parametrize(("max_fds", "kept"), [(0, 0), (4, 4), (300, 300), (None, 301)])
+def test_as_many_log_files_stay_open_for_reading_as_the_setting_says(
+    max_fds: int | None, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[S-155] Also more than a few hundred; without a setting up to 4096."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (20_000, 20_000))
+    options: dict[str, Any] = {"wal_file_bytes": 65_536, "recent_cache_bytes": 0, "max_fds": max_fds}
+    engine = Store(**options, checkpoint_ms=3_600_000, wal_retain_files=1000).put(durability="memory")
+    for _ in range(301):
+        write(engine, "x" * 40_000)
+    assert len(kit.everything(engine).values) == 301
+    assert engine.core.wal is not None
+    assert len(engine.core.wal.reader._descriptors) == kept
 
 
 # Floors and tombstones

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import wait
+from concurrent.futures import Future
 from itertools import pairwise
 from typing import Any
 
@@ -212,16 +212,41 @@ def test_batch_has_one_timer_that_ends_with_the_log(disk: kit.Disk) -> None:
     assert not threads_since(before)
 
 
-class Threads:
-    """`threading` for the timer, whose threads stop at a gate on their way."""
+class TellingLock:
+    """A lock that tells when somebody has come who has to wait."""
 
-    Event, Lock = staticmethod(threading.Event), staticmethod(threading.Lock)
+    def __init__(self, came: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._came = came
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._came.set()
+            self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+
+class Threads:
+    """`threading` for the timer, whose threads stop at a gate on their way, and whose locks tell who has to wait."""
+
+    Event = staticmethod(threading.Event)
     current_thread = staticmethod(threading.current_thread)
 
     def __init__(self, step: str) -> None:
         self.gate = kit.Gate()
         self.made: list[threading.Thread] = []
         self._step = step
+        self._came = threading.Event()
+
+    def Lock(self) -> TellingLock:
+        return TellingLock(self._came)
+
+    def wait_stuck_or_done(self, one: Future[None]) -> None:
+        """Until a thread has come to a lock that another one holds, or is through."""
+        one.add_done_callback(lambda _: self._came.set())
+        assert self._came.wait(kit.WAIT_S)
 
     def Thread(self, **options: Any) -> threading.Thread:
         thread = threading.Thread(**options)
@@ -254,10 +279,10 @@ def test_a_timer_that_is_stopped_while_it_is_being_started_has_ended(monkeypatch
     starting = kit.spawn(timer.start)
     threads.gate.wait_reached()
     stopping = kit.spawn(timer.stop)
-    try:
-        assert not wait([stopping], 0.05).done  # there is no thread yet that could be waited for
-    finally:
-        threads.gate.open()
+    threads.wait_stuck_or_done(stopping)
+    is_done = stopping.done()
+    threads.gate.open()
+    assert not is_done  # there was no thread yet that could be waited for
     kit.finish([starting, stopping])
     timer.arm()
     assert [thread.is_alive() for thread in threads.made] == [False]
@@ -271,7 +296,7 @@ def test_a_timer_that_two_threads_start_has_one_thread(monkeypatch: pytest.Monke
     first = kit.spawn(timer.start)
     threads.gate.wait_reached()
     second = kit.spawn(timer.start)
-    wait([second], 0.05)
+    threads.wait_stuck_or_done(second)
     threads.gate.open()
     kit.finish([first, second])
     timer.stop()

@@ -1,4 +1,5 @@
-//! `lines`, as Python sees them: the connections of a server, and the writes that were taken from them.
+//! `lines` and `syncer`, as Python sees them: the connections of a server, the writes that were taken from them, and the
+//! thread that makes them durable.
 
 use crate::alone::alone;
 use crate::frame::Out;
@@ -11,6 +12,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const DATA: u8 = 0;
 const ENDED: u8 = 1;
@@ -18,7 +20,7 @@ const LOST: u8 = 2;
 const SENT: u8 = 3;
 
 fn failed(error: Errno) -> PyErr {
-    PyOSError::new_err((error.raw_os_error(), "the connection cannot be polled"))
+    PyOSError::new_err((error.raw_os_error(), "the system gives nothing to wait for"))
 }
 
 /// Writes to one topic that were taken in one pass; to the engine they are what `engine.records.Joined` is.
@@ -335,5 +337,53 @@ impl Lines {
         self.table.send(Handle(line));
         drop(self.table.take_spent());
         self.table.unsent(Handle(line))
+    }
+}
+
+/// Makes files durable beside the interpreter.
+#[pyclass(frozen, module = "topics_kernel")]
+pub struct Syncer {
+    syncer: crate::syncer::Syncer,
+    asked: AtomicBool,
+}
+
+#[pymethods]
+impl Syncer {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let syncer = crate::syncer::Syncer::new().map_err(failed)?;
+        Ok(Syncer { syncer, asked: AtomicBool::new(false) })
+    }
+
+    /// Readable between the end of a sync and its being taken.
+    fn fileno(&self) -> RawFd {
+        self.syncer.event().as_raw_fd()
+    }
+
+    /// Begin to sync a descriptor, which must stay open until the end is taken; one at a time.
+    #[pyo3(signature = (fd, /))]
+    fn ask(&self, fd: RawFd) -> PyResult<()> {
+        if self.asked.swap(true, Ordering::AcqRel) {
+            return Err(PyValueError::new_err("another sync is under way"));
+        }
+        self.syncer.ask(fd);
+        Ok(())
+    }
+
+    /// How it ended, once: 0 or the number of an error; `None` while it runs.
+    fn take(&self) -> Option<i32> {
+        let errno = self.syncer.take()?;
+        self.asked.store(false, Ordering::Release);
+        Some(errno)
+    }
+
+    /// The same, at its end.
+    fn wait(&self, py: Python<'_>) -> PyResult<i32> {
+        if !self.asked.load(Ordering::Acquire) {
+            return Err(PyValueError::new_err("no sync is under way"));
+        }
+        let errno = alone(py, || self.syncer.wait());
+        self.asked.store(false, Ordering::Release);
+        Ok(errno)
     }
 }

@@ -722,6 +722,7 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     {
         module.add_class::<crate::pylines::Lines>()?;
         module.add_class::<crate::pylines::Run>()?;
+        module.add_class::<crate::pylines::Syncer>()?;
     }
     module.add_function(wrap_pyfunction!(scan_write, module)?)?;
     module.add_function(wrap_pyfunction!(scan_chunks, module)?)?;

@@ -361,6 +361,11 @@ class OsFile:
             os.close(fd)
 
 
+def descriptor_of(file: File) -> int | None:
+    """The descriptor of a file of the real disk, for who syncs it by itself; None: only the file can."""
+    return file.fd if type(file) is OsFile and sys.platform == "linux" else None
+
+
 _FLAGS = {"r": os.O_RDONLY, "rw": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT}
 
 

@@ -120,6 +120,19 @@ class Lines(Protocol):
     def gone(self, line: int, /) -> int: ...
 
 
+class Syncer(Protocol):
+    """Makes one descriptor after another durable, on a thread that does not need the interpreter.
+
+    `ask` begins; `fileno` is readable at its end, of which `take` tells once: 0, or the number of an error. `wait`
+    waits for it. The descriptor must stay open until then.
+    """
+
+    def fileno(self) -> int: ...
+    def ask(self, fd: int, /) -> None: ...
+    def take(self) -> int | None: ...
+    def wait(self) -> int: ...
+
+
 Records = list[tuple[str | None, str | None, bytes]]
 Arrow = tuple[bytes, bytes, bytes]
 """A column: which values there are, their ends, their bytes."""
@@ -129,6 +142,7 @@ class Native(Protocol):
     """The functions of `topics_kernel`; each is described where it is called."""
 
     def Lines(self, body_bytes_max: int, /) -> Lines: ...  # noqa: N802 - a class
+    def Syncer(self) -> Syncer: ...  # noqa: N802 - a class
     def scan_write(self, body: bytes, limits: tuple[int, ...], /) -> Written | None: ...
     def scan_chunks(self, chunks: list[bytes], limits: tuple[int, ...], /) -> Written | None: ...
     def uploaded(
@@ -203,6 +217,11 @@ def installed() -> Native | None:
 def has_lines() -> bool:
     """Whether the kernel that is used can have the connections of a server."""
     return native is not None and hasattr(native, "Lines")
+
+
+def syncer() -> Syncer | None:
+    """What syncs beside the interpreter, if the kernel that is used can."""
+    return native.Syncer() if native is not None and hasattr(native, "Syncer") else None
 
 
 def name() -> Name:

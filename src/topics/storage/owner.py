@@ -1,8 +1,10 @@
 """The owner: the one thread that all rules run on, and how it waits without waiting [A-1].
 
 Storage never blocks its owner. What must wait for a disk goes `aside`, on a thread that knows no rules; its outcome
-comes back as a call on the owner. What should happen after everything that is ready now goes `soon`. Work that needs
-the interpreter all the time gains nothing aside, it only makes the owner wait for its turns: it is `sliced`.
+comes back as a call on the owner. A `sync` needs no Python at all: where the kernel has a thread for it, neither its
+beginning nor its end takes the interpreter from the owner. What should happen after everything that is ready now goes
+`soon`. Work that needs the interpreter all the time gains nothing aside, it only makes the owner wait for its turns: it
+is `sliced`.
 
     InlineOwner   aside runs at once: tests with an injected clock, one deterministic thread
     LockedOwner   embedded: whoever holds the lock is the owner; helpers take it to report
@@ -21,12 +23,14 @@ from functools import partial
 from typing import Final, Protocol
 
 from topics.clock import Clock, SystemClock, pause
+from topics.codec import kernel
 
 log = logging.getLogger("topics.storage")
 
 Work = Callable[[], object]
 Done = Callable[[BaseException | None], None]
 """Called on the owner with the error of the work, or `None`."""
+Synced = Callable[[OSError | None], None]
 Steps = Iterator[None]
 """Work that stops for a moment between steps of less than a tenth of a millisecond."""
 
@@ -59,6 +63,14 @@ class Owner(Protocol):
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
         """Run `work` off the owner, one after another within a lane, then `done` on the owner."""
+        ...
+
+    def can_sync(self, lane: str) -> bool:
+        """Whether it syncs descriptors without a helper that needs the interpreter."""
+        ...
+
+    def sync(self, lane: str, descriptor: int, done: Synced) -> None:
+        """Do so, if it can; one at a time within a lane. The descriptor stays open until `done`."""
         ...
 
     def apart(self, lane: str, work: Work, done: Done) -> None:
@@ -118,6 +130,12 @@ class InlineOwner:
         else:
             outcome = None
         self._soon.append(lambda: done(outcome))
+
+    def can_sync(self, lane: str) -> bool:
+        return False
+
+    def sync(self, lane: str, descriptor: int, done: Synced) -> None:
+        raise NotImplementedError
 
     def apart(self, lane: str, work: Work, done: Done) -> None:
         self.aside(lane, work, done)
@@ -181,12 +199,21 @@ class LockedOwner:
         self.soon(call)
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
+        with self._idle:
+            self._outstanding += 1
+        self._lane(lane).put(lambda: self._carry_out(work, done))
+
+    def _lane(self, lane: str) -> _Lane:
         thread = self._lanes.get(lane)
         if thread is None:
             thread = self._lanes[lane] = _Lane(f"topics-{lane}")
-        with self._idle:
-            self._outstanding += 1
-        thread.put(lambda: self._carry_out(work, done))
+        return thread
+
+    def can_sync(self, lane: str) -> bool:
+        return False
+
+    def sync(self, lane: str, descriptor: int, done: Synced) -> None:
+        raise NotImplementedError
 
     def apart(self, lane: str, work: Work, done: Done) -> None:
         thread = self._apart.get(lane)
@@ -278,6 +305,7 @@ class LoopOwner(LockedOwner):
         """When the last slice ended."""
         self._gave_way = False
         self._stretch = threading.local()
+        self._syncs: dict[str, _Syncs] = {}
 
     def lend(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on the loop is the owner; called on it, while nobody else uses the engine."""
@@ -287,7 +315,12 @@ class LoopOwner(LockedOwner):
 
     def take_back(self) -> None:
         """Whoever enters is the owner again; called on the loop, which does nothing to the engine any more."""
-        self._loop = None
+        loop, self._loop = self._loop, None
+        for lane, syncs in self._syncs.items():
+            if loop is not None:
+                loop.remove_reader(syncs.syncer.fileno())
+            if syncs.done is not None:
+                self._lane(lane).put(partial(self._wait_for_sync, syncs))
         with self:
             self._take_reports()
         while self._works:
@@ -348,6 +381,45 @@ class LoopOwner(LockedOwner):
             self._sliced_ns = self._clock.monotonic_ns()
             self._loop.call_soon(self._slice)
 
+    def can_sync(self, lane: str) -> bool:
+        if self._loop is None:
+            return False
+        if lane not in self._syncs:
+            try:
+                syncer = kernel.syncer()
+            except OSError as error:
+                log.warning("syncs need the interpreter: %s", error)
+                syncer = None
+            if syncer is None:
+                return False
+            syncs = self._syncs[lane] = _Syncs(syncer)
+            self._loop.add_reader(syncer.fileno(), self._sync_ended, syncs)
+        return True
+
+    def sync(self, lane: str, descriptor: int, done: Synced) -> None:
+        syncs = self._syncs[lane]
+        assert syncs.done is None, "one at a time"
+        with self._idle:
+            self._outstanding += 1
+        syncs.done = done
+        syncs.syncer.ask(descriptor)
+
+    def _sync_ended(self, syncs: _Syncs) -> None:
+        """On the loop; called for nothing once the end was taken."""
+        errno = syncs.syncer.take()
+        if errno is not None:
+            self._tell_sync(syncs, errno)
+
+    def _wait_for_sync(self, syncs: _Syncs) -> None:
+        """On a helper: the loop is not there any more."""
+        self._tell_sync(syncs, syncs.syncer.wait())
+
+    def _tell_sync(self, syncs: _Syncs, errno: int) -> None:
+        done, syncs.done = syncs.done, None
+        assert done is not None
+        error = OSError(errno, "fdatasync failed") if errno else None
+        LockedOwner._report(self, lambda _: done(error), None)
+
     def give_way(self) -> None:
         """Rest as long as the last stretch took: a scheduler lets a thread run for milliseconds where it may."""
         if self._loop is not None:
@@ -356,7 +428,9 @@ class LoopOwner(LockedOwner):
             self._stretch.since_ns = self._clock.monotonic_ns()
 
     def queued(self, lane: str) -> int:
-        return super().queued(lane) + (len(self._works) if lane == SLICES else 0)
+        syncs = self._syncs.get(lane)
+        more = len(self._works) if lane == SLICES else syncs is not None and syncs.done is not None
+        return super().queued(lane) + more
 
     def _slice(self) -> None:
         """On the loop: steps of the first work for as long as is fair."""
@@ -400,6 +474,15 @@ class LoopOwner(LockedOwner):
 def _take_all(work: Steps) -> None:
     for _ in work:
         pass
+
+
+class _Syncs:
+    """The syncs of a lane, one after another."""
+
+    def __init__(self, syncer: kernel.Syncer) -> None:
+        self.syncer = syncer
+        self.done: Synced | None = None
+        """Who is told when the one under way ends."""
 
 
 class _Lane:

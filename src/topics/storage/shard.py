@@ -23,6 +23,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import takewhile
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -38,13 +40,14 @@ from topics.errors import (
     WalClosed,
     WalError,
     WalFull,
+    WalIo,
     WalReadOnly,
     WriteFailed,
 )
 from topics.fs import Fs
 from topics.storage.group import Group, write_current
 from topics.storage.owner import Owner
-from topics.wal.core import SegmentedLog
+from topics.wal.core import SegmentedLog, SyncUnderWay
 from topics.wal.events import Meter, MeterObserver, NoopMeter
 from topics.wal.naming import ServerNaming
 
@@ -621,7 +624,20 @@ class Shard:
         self._syncing = True
         self._dirty_since_ns = self._window_ns = None
         position = self._sync_target = self.log.position()
-        self._owner.aside(self._lane, lambda: self.log.sync_to(position), self._synced)
+        sync = self.log.begin_sync() if self._owner.can_sync(self._lane) else None
+        if sync is None:
+            self._owner.aside(self._lane, lambda: self.log.sync_to(position), self._synced)
+        else:
+            self._owner.sync(self._lane, sync.descriptor, partial(self._end_sync, sync))
+
+    def _end_sync(self, sync: SyncUnderWay, error: OSError | None) -> None:
+        """The owner has synced a file by itself."""
+        try:
+            self.log.end_sync(sync, error)
+        except WalIo as failed:
+            self._synced(failed)
+        else:
+            self._synced(None)
 
     def when_synced(self, done: Done) -> None:
         """Call back when everything written by now is synced, which is asked for; or when it cannot be [S-77]."""
@@ -663,11 +679,12 @@ class Shard:
         if self.log.synced() >= self.log.position():
             # It covered what was written after it was asked for.
             self._dirty_since_ns = None
-        self._finish_synced()
-        if self._queue or self._waiting:
+        shared = self._finish_synced() > 1
+        if self._queue or self._waiting or shared:
             if not self._passes_left:
                 self._owner.soon(self._gather)
-            self._passes_left, self._gathered = GATHER_PASSES, self._unsynced
+            # Several who were answered at once come back one after another: the first pass is never the last.
+            self._passes_left, self._gathered = GATHER_PASSES, -1 if shared else self._unsynced
         if not self._waiting and self._dirty_since_ns is not None:
             # Written while it ran: then nothing was due, so no timer knows of it.
             self.on_due()
@@ -691,9 +708,13 @@ class Shard:
             self._passes_left = 0
             self._sync_waiting()
 
-    def _finish_synced(self) -> None:
-        if self._waiting and self._waiting[0].end <= self.log.synced():
-            self._finish_all(self._take_synced(self.log.synced()))
+    def _finish_synced(self) -> int:
+        """Finish what is durable now; how many frames it is."""
+        synced = self.log.synced()
+        frames = sum(one.submission.frames for one in takewhile(lambda one: one.end <= synced, self._waiting))
+        if frames or (self._waiting and self._waiting[0].end <= synced):
+            self._finish_all(self._take_synced(synced))
+        return frames
 
     def _take_synced(self, synced: tuple[int, int]) -> Iterator[tuple[Lsn, Submission]]:
         while self._waiting and self._waiting[0].end <= synced:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from topics.storage.owner import Done, Steps, Work
+from topics.storage.owner import Done, Steps, Synced, Work
 
 
 class SteppedOwner:
@@ -40,6 +40,12 @@ class SteppedOwner:
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
         self.lanes.setdefault(lane, deque()).append((work, done))
+
+    def can_sync(self, lane: str) -> bool:
+        return False
+
+    def sync(self, lane: str, descriptor: int, done: Synced) -> None:
+        raise NotImplementedError
 
     def apart(self, lane: str, work: Work, done: Done) -> None:
         self.aside(lane, work, done)

@@ -35,7 +35,7 @@ from topics.errors import (
     WalReadOnly,
     WriteFailed,
 )
-from topics.fs import Bytes, File, Fs, close_quietly, pread_exact, pwrite_all
+from topics.fs import Bytes, File, Fs, close_quietly, descriptor_of, pread_exact, pwrite_all
 from topics.wal.descriptors import DescriptorCache, Lease
 from topics.wal.events import Observer
 from topics.wal.naming import Naming
@@ -87,6 +87,15 @@ class Segment:
         if _NEXT.get(self.state) is not state and not (state is State.DELETED and self.state in _UNUSED):
             raise IllegalTransition(f"segment {self.id}: {self.state.value} → {state.value}")
         self.state = state
+
+
+class SyncUnderWay(NamedTuple):
+    """A sync of what a segment held up to `end` when it began."""
+
+    segment: Segment
+    end: int
+    since_ns: int
+    descriptor: int
 
 
 class SegmentInfo(NamedTuple):
@@ -388,18 +397,42 @@ class SegmentedLog:
                 if self._synced < position:
                     self._sync_active(self._writable())
 
+    def begin_sync(self) -> SyncUnderWay | None:
+        """Leave the next sync to the caller, who has the descriptor synced and calls `end_sync`; None: `sync_to` it.
+
+        Until then nobody else syncs, cuts or leaves the segment, and its descriptor stays open.
+        """
+        active = self._writable()
+        assert active.file is not None
+        descriptor = descriptor_of(active.file)
+        if descriptor is None or not self._sync_lock.acquire(blocking=False):
+            return None
+        return SyncUnderWay(active, active.logical, self.clock.monotonic_ns(), descriptor)
+
+    def end_sync(self, sync: SyncUnderWay, error: OSError | None) -> None:
+        """The caller's sync ended; on any thread."""
+        try:
+            self._sync_ended(sync, error)
+        finally:
+            self._sync_lock.release()
+
     def _sync_active(self, active: Segment) -> None:
         """Sync under the sync lock; what was written before the call is durable after it."""
-        end = active.logical
         assert active.file is not None
-        start = self.clock.monotonic_ns()
+        sync, failed = SyncUnderWay(active, active.logical, self.clock.monotonic_ns(), -1), None
         try:
             active.file.fdatasync()
         except OSError as error:
-            self._latch(f"sync of segment {active.id}: {error}")
-            raise WalIo(error, f"sync of segment {active.id}") from error
-        self._synced = (active.id, end)
-        self.observer.synced(active.id, (self.clock.monotonic_ns() - start) / 1e6)
+            failed = error
+        self._sync_ended(sync, failed)
+
+    def _sync_ended(self, sync: SyncUnderWay, error: OSError | None) -> None:
+        id = sync.segment.id
+        if error is not None:
+            self._latch(f"sync of segment {id}: {error}")
+            raise WalIo(error, f"sync of segment {id}") from error
+        self._synced = (id, sync.end)
+        self.observer.synced(id, (self.clock.monotonic_ns() - sync.since_ns) / 1e6)
         self.fs.point("wal.after_sync")
 
     def prepare_next(

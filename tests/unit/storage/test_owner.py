@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -13,7 +16,8 @@ import pytest
 from tests.unit.storage import kit
 from tests.unit.wal.kit import WAIT_S, Gate, HookFs, finish, spawn
 from topics.clock import SystemClock
-from topics.errors import TopicsError, WalClosed
+from topics.codec import kernel
+from topics.errors import CommitFailed, TopicsError, WalClosed
 from topics.fs import Fs, OsFs
 from topics.storage import group as groups
 from topics.storage import owner as owners
@@ -536,3 +540,218 @@ def test_what_is_last_comes_behind_the_round_under_way_and_otherwise_with_the_ne
     on_loop(play)
     round_one = ["first", "second", "broken", "delivery"]
     assert seen == [*round_one, "pass", "put off meanwhile", "goes on", "outside"]
+
+
+# -- syncs that need no helper of Python -------------------------------------------------------------------------------
+
+needs_syncer = pytest.mark.skipif(sys.platform != "linux", reason="syncs beside the interpreter are for Linux")
+
+
+class HeldSyncer:
+    """Syncs for real, but ends when the test says so, and as it says."""
+
+    def __init__(self) -> None:
+        self._event = os.eventfd(0, os.EFD_NONBLOCK)
+        self._ended = threading.Event()
+        self.asked: list[int] = []
+        self._errno = 0
+
+    def fileno(self) -> int:
+        return self._event
+
+    def ask(self, fd: int, /) -> None:
+        self._ended.clear()
+        self.asked.append(fd)
+
+    def end(self, errno: int = 0) -> None:
+        """The sync under way is over."""
+        os.fdatasync(self.asked[-1])  # fails if it is not open any more
+        self._errno = errno
+        self._ended.set()
+        os.eventfd_write(self._event, 1)
+
+    def take(self) -> int | None:
+        try:
+            os.eventfd_read(self._event)
+        except BlockingIOError:
+            return None
+        return self._errno
+
+    def wait(self) -> int:
+        assert self._ended.wait(WAIT_S), "the sync never ends"
+        return self._errno
+
+
+class Lent:
+    """A shard on the real disk whose owner is lent to a loop."""
+
+    def __init__(self, dir: Path, monkeypatch: pytest.MonkeyPatch, syncer: HeldSyncer | None, **options: int) -> None:
+        self.fs = OsFs()
+        self.dir = f"{dir}/wal"
+        self.fs.makedirs(self.dir)
+        if syncer is not None:
+            monkeypatch.setattr(kernel, "syncer", lambda: syncer)
+        self.owner = LoopOwner()
+        self.owner.lend(asyncio.get_running_loop())
+        self.shard = Shard(
+            self.fs, groups.read_group(self.fs, self.dir, ""), owner=self.owner, clock=SystemClock(), run=1,
+            boot="boot", shard=0, shards=1, **{"file_bytes": 1 << 16, **options},
+        )  # fmt: skip
+        self.seq = 0
+
+    def write(self, size: int = 64) -> asyncio.Future[Lsn | TopicsError]:
+        """One durable record."""
+        done: asyncio.Future[Lsn | TopicsError] = asyncio.get_running_loop().create_future()
+        self.seq += 1
+        self.shard.submit(kit.append(self.seq, size, durable=True), 1, done.set_result, durable=True)
+        return done
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """The loop goes on until something is so."""
+        async with asyncio.timeout(WAIT_S):
+            while not is_so():
+                await asyncio.sleep(0)
+
+    async def close(self) -> list[int]:
+        """As the server does; what a start would find."""
+        self.owner.take_back()
+        await asyncio.get_running_loop().run_in_executor(None, self.owner.close)
+        with self.owner:
+            self.shard.close()
+        group = groups.read_group(self.fs, self.dir, "")
+        rows = [groups.replay(self.fs, group, file)[1] for file in group.files]
+        return [seq for found in rows for seq in found["seq"][found["type"] == 1].tolist()]
+
+
+@needs_syncer
+@pytest.mark.skipif(not hasattr(kernel.installed(), "Syncer"), reason="the native kernel is not installed")
+def test_durable_writes_of_a_server_are_synced_beside_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-74, HOTPATH: by the thread of the kernel, over rotations too; every one is there afterwards."""
+
+    async def play() -> None:
+        if kernel.native is None:
+            monkeypatch.setattr(kernel, "native", kernel.installed())
+        lent = Lent(tmp_path, monkeypatch, None, file_bytes=8192)
+        for _ in range(60):
+            outcomes = await asyncio.gather(*[lent.write(200) for _ in range(4)])
+            assert all(isinstance(one, Lsn) for one in outcomes)
+        assert lent.shard.counters.rotations > 1
+        assert lent.owner._syncs
+        assert await lent.close() == list(range(1, 241))
+
+    asyncio.run(play())
+
+
+@needs_syncer
+def test_nothing_is_acknowledged_before_its_sync_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[INV-1, S-74] What was written while one ran waits for the next."""
+
+    async def play() -> None:
+        syncer = HeldSyncer()
+        lent = Lent(tmp_path, monkeypatch, syncer)
+        first = lent.write()
+        await lent.until(lambda: len(syncer.asked) == 1)
+        second = lent.write()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not first.done()
+        syncer.end()
+        assert isinstance(await first, Lsn)
+        await lent.until(lambda: len(syncer.asked) == 2)
+        assert not second.done()
+        syncer.end()
+        assert isinstance(await second, Lsn)
+        assert await lent.close() == [1, 2]
+
+    asyncio.run(play())
+
+
+@needs_syncer
+def test_a_sync_that_fails_beside_the_interpreter_latches_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[S-78, W-17] A later success proves nothing about pages that failed."""
+
+    async def play() -> None:
+        syncer = HeldSyncer()
+        lent = Lent(tmp_path, monkeypatch, syncer)
+        written = lent.write()
+        await lent.until(lambda: bool(syncer.asked))
+        syncer.end(errno.EIO)
+        assert isinstance(await written, CommitFailed)
+        assert lent.shard.state == "read_only"
+        assert not lent.shard.log._sync_lock.locked()
+        await lent.close()
+        assert len(syncer.asked) == 1
+
+    asyncio.run(play())
+
+
+@needs_syncer
+def test_a_file_is_not_left_while_it_is_synced_beside_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[W-16, S-85] Its descriptor stays open; the loop goes on, and the next file begins when the sync has ended."""
+
+    async def play() -> None:
+        syncer = HeldSyncer()
+        lent = Lent(tmp_path, monkeypatch, syncer, file_bytes=8192)
+        first = lent.write()
+        await lent.until(lambda: bool(syncer.asked))
+        later = [lent.write(3000) for _ in range(4)]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert lent.shard.counters.rotations == 0
+        syncer.end()
+        assert isinstance(await first, Lsn)
+        asked = 1
+        while not all(one.done() for one in later):
+            if len(syncer.asked) > asked:
+                asked += 1
+                syncer.end()
+            await asyncio.sleep(0)
+        assert all(isinstance(one.result(), Lsn) for one in later)
+        assert lent.shard.counters.rotations >= 1
+        assert await lent.close() == [1, 2, 3, 4, 5]
+
+    asyncio.run(play())
+
+
+@needs_syncer
+def test_a_sync_that_outlives_the_loop_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[S-73, API-5] Whoever waits for it is told, and the file is closed behind it."""
+
+    async def play() -> None:
+        syncer = HeldSyncer()
+        lent = Lent(tmp_path, monkeypatch, syncer)
+        outcomes: list[Lsn | TopicsError] = []
+        lent.shard.submit(kit.append(1, durable=True), 1, outcomes.append, durable=True)
+        await lent.until(lambda: bool(syncer.asked))
+        lent.owner.take_back()
+        assert lent.owner.queued(lent.shard._lane) == 2  # the sync, and who waits for it
+        syncer.end()
+        await asyncio.get_running_loop().run_in_executor(None, lent.owner.close)
+        assert [type(one) for one in outcomes] == [Lsn]
+        with lent.owner:
+            assert lent.shard.close()
+
+    asyncio.run(play())
+
+
+@needs_syncer
+def test_where_no_thread_is_to_be_had_python_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[RES-1] Descriptors may be used up when a server begins to write."""
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "no descriptors")
+
+    async def play() -> None:
+        lent = Lent(tmp_path, monkeypatch, None)
+        monkeypatch.setattr(kernel, "syncer", refuse)
+        assert isinstance(await lent.write(), Lsn)
+        assert not lent.owner._syncs
+        assert await lent.close() == [1]
+
+    asyncio.run(play())

@@ -535,6 +535,32 @@ def test_a_sync_waits_while_each_pass_brings_somebody_but_not_for_ever(stepped: 
     assert all(ticket.finished for ticket in tickets)
 
 
+def test_those_who_shared_a_sync_may_come_back_in_two_passes_and_share_the_next(stepped: kit.Run) -> None:
+    """06 §6.3 synced: nobody waited when they were answered, so nobody else asks for the next one."""
+    together = [stepped.submit(durable=True) for _ in range(2)]
+    stepped.owner.run()
+    stepped.owner.work(LANE)()
+    assert all(ticket.finished for ticket in together)
+    stepped.owner.turn()
+    first = stepped.write(durable=True)
+    assert not stepped.owner.waiting(LANE)
+    second = stepped.submit(durable=True)
+    stepped.owner.run()
+    stepped.owner.step(LANE)
+    assert (first.finished, second.finished) == (True, True)
+
+
+def test_who_was_alone_waits_for_nobody(stepped: kit.Run) -> None:
+    """06 §6.3, S-75: the next sync begins with what he writes next."""
+    stepped.write(durable=True)
+    stepped.owner.run()
+    stepped.owner.work(LANE)()
+    stepped.submit(durable=True)
+    stepped.owner.turn()
+    stepped.owner.turn()
+    assert stepped.owner.waiting(LANE) == 1
+
+
 def test_a_sync_of_the_clock_while_another_waits_for_company_does_not_prolong_that(stepped: kit.Run) -> None:
     """06 §6.3, S-76: passes are counted once, however many syncs end meanwhile."""
     behind_an_answer(stepped)

@@ -16,7 +16,8 @@ from tests.tiers.conftest import QUICK
 from tests.tiers.servers import BUCKET, S3Server
 from topics.errors import StoreUnavailable
 from topics.fs import File, OsFs, read_regular
-from topics.storage.tiers.bucket import Absent, Bucket, Known
+from topics.storage.tiers.answers import Absent, Known
+from topics.storage.tiers.bucket import Bucket
 from topics.storage.tiers.object import MULTIPART_BYTES, ObjectRoot
 from topics.storage.tiers.open import open_root
 from topics.storage.tiers.place import ObjectPlace

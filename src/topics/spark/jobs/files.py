@@ -54,7 +54,7 @@ def bucket(root: str) -> Bucket:
 
 def read(root: str, path: str) -> bytes | None:
     """A whole object; None if there is none."""
-    from topics.storage.tiers.bucket import PIECE_BYTES, Absent, Beyond
+    from topics.storage.tiers.answers import PIECE_BYTES, Absent, Beyond
 
     parts: list[bytes] = []
     try:
@@ -81,7 +81,7 @@ def size(root: str, path: str) -> int:
     """Bytes of a file; 0 if it is not there."""
     if not root:
         return os.path.getsize(path) if os.path.exists(path) else 0
-    from topics.storage.tiers.bucket import Absent
+    from topics.storage.tiers.answers import Absent
 
     try:
         return bucket(root).know(path).size
@@ -122,7 +122,7 @@ def _send(bucket: Bucket, path: str, file: IO[bytes], size: int) -> None:
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    from topics.storage.tiers.bucket import PIECE_BYTES
+    from topics.storage.tiers.answers import PIECE_BYTES
 
     while piece := file.read(PIECE_BYTES):
         yield piece

@@ -20,7 +20,7 @@ from topics.fs import OsFs
 from topics.spark.jobs import files
 from topics.spark.jobs.lake import OWN_DIR, STAGING_DIR, Shape, log
 from topics.spark.jobs.parquet import ParquetLake
-from topics.storage.tiers.bucket import Absent
+from topics.storage.tiers.answers import Absent
 
 DEAD_MS: Final = 86_400_000
 """How old what nobody commits any more becomes."""

@@ -15,7 +15,8 @@ from xxhash import xxh3_64_hexdigest
 from topics import paths
 from topics.errors import StoreUnavailable
 from topics.storage.backup.depot import is_own
-from topics.storage.tiers.bucket import PIECE_BYTES, Absent, Beyond, Bucket
+from topics.storage.tiers.answers import PIECE_BYTES, Absent, Beyond
+from topics.storage.tiers.bucket import Bucket
 from topics.storage.tiers.object import DIGEST, LENGTH, MULTIPART_BYTES
 
 

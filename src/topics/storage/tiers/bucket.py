@@ -22,13 +22,12 @@ from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from topics.errors import SettingsError, StoreDenied, StoreUnavailable
+from topics.storage.tiers.answers import PIECE_BYTES, Absent, Beyond, Known
 from topics.storage.tiers.place import ObjectPlace
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
 
-PIECE_BYTES: Final = 8 << 20
-"""One part of an upload in parts: two travel at once, each within the read timeout on 1 MiB/s."""
 PARTS_AT_ONCE: Final = 2
 
 _memory: dict[str, MemoryStore] = {}
@@ -57,22 +56,6 @@ class Patience(NamedTuple):
     def request_s(self) -> float:
         """A whole request: a store that sends a byte now and then does not hold a thread for ever."""
         return 4 * self.read_s
-
-
-class Known(NamedTuple):
-    """What a store tells about an object without sending it."""
-
-    size: int
-    attributes: Mapping[str, str]
-    """By lower-case name."""
-
-
-class Absent(Exception):
-    """The store was asked and has no such object."""
-
-
-class Beyond(Exception):
-    """The object ends before the range begins."""
 
 
 class Bucket:

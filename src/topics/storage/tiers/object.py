@@ -22,7 +22,7 @@ from xxhash import xxh3_64
 from topics import paths
 from topics.errors import StoreUnavailable
 from topics.fs import Fs, close_quietly, pread_all
-from topics.storage.tiers.bucket import PIECE_BYTES, Absent, Beyond, Bucket, Known
+from topics.storage.tiers.answers import PIECE_BYTES, Absent, Beyond, Known, Objects
 from topics.storage.tiers.store import Part, RangeOutOfBounds, SegmentId, SegmentNotFound, Source, Unsupported
 
 MULTIPART_BYTES = 16 << 20
@@ -42,7 +42,7 @@ class ObjectRoot:
 
     __slots__ = ("_bucket", "_fs")
 
-    def __init__(self, bucket: Bucket, fs: Fs) -> None:
+    def __init__(self, bucket: Objects, fs: Fs) -> None:
         self._bucket = bucket
         self._fs = fs
 
@@ -83,7 +83,7 @@ class ObjectSegmentStore:
 
     mutable = False
 
-    def __init__(self, bucket: Bucket, fs: Fs, dir: str) -> None:
+    def __init__(self, bucket: Objects, fs: Fs, dir: str) -> None:
         self._bucket = bucket
         self._fs = fs
         self._dir = dir

@@ -89,6 +89,22 @@ def test_only_pairs_are_listed_in_ascending_order(root: ColdRoot) -> None:
     assert store.list() == [ONE, TWO]
 
 
+def test_what_is_no_pair_is_found_and_can_be_deleted(root: ColdRoot) -> None:
+    """[S-275] Halves of puts and of deletes; an index has no generation of its own."""
+    store = root.topic(10)
+    store.put(ONE, b"d", b"i", b"t")
+    store.put(TWO, b"d", b"i")
+    store.put(SegmentId(201), b"d", None, b"t")
+    store.put(SegmentId(301, 3), b"d", None)
+    store.put(SegmentId(401), None, b"i")
+    assert store.halves() == [SegmentId(201), SegmentId(301, 3), SegmentId(401)]
+    for id in store.halves():
+        store.delete(id)
+    assert store.halves() == []
+    assert store.list() == [ONE, TWO]
+    assert not store.exists(SegmentId(201), "tag")
+
+
 def test_a_long_list_is_read_to_its_end(root: ColdRoot) -> None:
     """[S-301] Stores answer with at most 1000 keys at once."""
     store = root.topic(10)

@@ -398,14 +398,14 @@ class Relocator:
         self._apart(partial(clear_topic, *self._root(), topic_id), cleared)
 
     def _sweep(self, done: Done) -> None:
-        """Objects of topics that are gone, of segments below the floors, and of generations that no `.idx` names."""
+        """Objects of topics and segments that are gone, and of generations that no `.idx` names; halves of them too."""
         core = self._core
         root, store_id = self._root()
-        found: dict[int, list[SegmentId]] = {}
+        found: dict[int, tuple[list[SegmentId], list[SegmentId]]] = {}
 
         def look() -> None:
             check_owner(root, store_id)
-            found.update((id, root.topic(id).list()) for id in root.topics())
+            found.update((id, (root.topic(id).list(), root.topic(id).halves())) for id in root.topics())
 
         def looked(error: BaseException | None) -> None:
             if error is not None:
@@ -413,7 +413,7 @@ class Relocator:
                 return
             self._swept_ms = core.clock.now_ms()
             gone = [id for id in found if self._is_gone(id)]
-            stale = {id: self._stale(id, ids) for id, ids in found.items() if id in core.topics}
+            stale = {id: self._stale(id, *ids) for id, ids in found.items() if id in core.topics}
             self._apart(partial(sweep, gone, stale), done)
 
         def sweep(gone: list[int], stale: dict[int, list[SegmentId]]) -> None:
@@ -432,22 +432,26 @@ class Relocator:
         is_known = topic_id in core.topics or topic_id in core.creating or topic_id >= core.next_topic_id
         return not is_known and not core.pins.holds(topic_id, None, None)
 
-    def _stale(self, topic_id: int, ids: list[SegmentId]) -> list[SegmentId]:
-        topic = self._core.topics[topic_id]
-        segments = topic.index.segments
-        if segments is None:
+    def _stale(self, topic_id: int, whole: list[SegmentId], halves: list[SegmentId]) -> list[SegmentId]:
+        """What nothing here names. Of a segment that lives a half is left alone: it is being moved, or was damaged."""
+        topic, pins = self._core.topics[topic_id], self._core.pins
+        if topic.index.segments is None:
             return []
-        found = []
-        for id in ids:
-            if self._core.pins.holds(topic_id, id.first, id.generation):
-                continue  # a later sweep has it
-            one = segments.find(id.first)
-            if one is None:
-                if id.first < topic.floor and (topic_id, id.first) not in self._core.cold.drops:
-                    found.append(id)
-            elif one.first == id.first and id.generation != one.generation and not one.unindexed:
-                found.append(id)
-        return found
+        dead = [id for id in (*whole, *halves) if self._is_dead(topic, id)]
+        for id in whole:
+            one = topic.index.segments.find(id.first)
+            if one is not None and one.first == id.first and id.generation != one.generation and not one.unindexed:
+                dead.append(id)
+        # What a pin holds a later sweep has.
+        return [id for id in dict.fromkeys(dead) if not pins.holds(topic_id, id.first, id.generation)]
+
+    def _is_dead(self, topic: Topic, id: SegmentId) -> bool:
+        """Whether nothing is left of a segment here but what says that it is gone; it may have died before it moved."""
+        assert topic.index.segments is not None
+        one = topic.index.segments.find(id.first)
+        if one is None:
+            return id.first < topic.floor and (topic.id, id.first) not in self._core.cold.drops
+        return one.first == id.first and one.stub and not one.cold
 
 
 def _remove_dir(core: Core, dir: str) -> None:

@@ -72,6 +72,10 @@ class DelayedStore:
         self._before("list")
         return self._store.list()
 
+    def halves(self) -> builtins.list[SegmentId]:
+        self._before("halves")
+        return self._store.halves()
+
     def exists(self, id: SegmentId, part: Part) -> bool:
         self._before("exists")
         return self._store.exists(id, part)

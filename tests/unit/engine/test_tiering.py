@@ -377,6 +377,29 @@ def test_objects_of_a_topic_that_went_while_no_tier_was_configured_are_swept() -
     assert cold_files(store) == ["cold/.topics-store"]
 
 
+@pytest.mark.parametrize(("op", "part"), [("sync_dir", None), ("rename", ".idx"), ("fsync", ".data")])
+@pytest.mark.parametrize("first", [1, 4])
+def test_a_copy_of_a_segment_that_died_before_it_had_moved_is_swept(op: str, part: str | None, first: int) -> None:
+    """[S-275, S-312] The put failed at its end or in the middle, and then somebody deleted everything in it."""
+    store = kit.Store("cold")
+    store.put()
+    kit.each(store.engine, 7)
+    store.engine.checkpoint(full=True)
+    if part is None:
+        store.fail(op, path="cold/topics/0", index=1 if first == 1 else 2)
+    else:
+        store.fail(op, path=f"cold/topics/00000001/seg-{first:016d}{part}")
+    store.relocate()
+    assert cold_of(store.engine) == [first == 4, first == 1, False]
+    store.engine.delete(kit.TOPIC, seqs=range(first, first + 3))
+    store.engine.checkpoint(full=True)
+    store.stop("killed")
+    store.pass_time(12_000, 6000)
+    store.pass_time(3_600_000, 3_600_000)
+    assert [path for path in cold_files(store) if f"{first:016d}" in path] == []
+    assert kit.everything(store.engine).values == [n for n in range(1, 8) if not first <= n < first + 3]
+
+
 # -- rewriting ---------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from the medium for its digest. An `OSError` is `StoreUnavailable` unless it say
 
 from __future__ import annotations
 
+import builtins
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,15 @@ from topics import paths
 from topics.codec.segment import DELETE_BYTE
 from topics.errors import StoreUnavailable
 from topics.fs import File, Fs, close_quietly, ensure_dir, pread_all, pread_exact, pwrite_all, replace_file
-from topics.storage.tiers.store import Part, RangeOutOfBounds, SegmentId, SegmentNotFound, Source
+from topics.storage.tiers.store import (
+    Part,
+    RangeOutOfBounds,
+    SegmentId,
+    SegmentNotFound,
+    Source,
+    halves_of,
+    pairs_of,
+)
 
 COPY_BYTES = 1 << 20
 STORE_ID_BYTES = 64
@@ -102,15 +111,16 @@ class LocalFolderStore:
             others = self._generations(id.first) - {id.generation}
             for part in PARTS[:1] if others else PARTS:
                 _remove(self._fs, self._path(id, part))
+                _remove(self._fs, paths.tmp(self._path(id, part)))
             self._sync_if_there()
 
-    def list(self) -> list[SegmentId]:
+    def list(self) -> builtins.list[SegmentId]:
         with _told(self._dir):
-            found = [one for name in _names(self._fs, self._dir) if (one := paths.parse_segment(name)) is not None]
-        indexed = {one.first_seq for one in found if one.kind == "idx"}
-        return sorted(
-            SegmentId(one.first_seq, one.generation) for one in found if one.kind == "data" and one.first_seq in indexed
-        )
+            return pairs_of(_names(self._fs, self._dir))
+
+    def halves(self) -> builtins.list[SegmentId]:
+        with _told(self._dir):
+            return halves_of(_names(self._fs, self._dir))
 
     def exists(self, id: SegmentId, part: Part) -> bool:
         try:

@@ -23,7 +23,16 @@ from topics import paths
 from topics.errors import StoreUnavailable
 from topics.fs import Fs, close_quietly, pread_all
 from topics.storage.tiers.answers import PIECE_BYTES, Absent, Beyond, Known, Objects
-from topics.storage.tiers.store import Part, RangeOutOfBounds, SegmentId, SegmentNotFound, Source, Unsupported
+from topics.storage.tiers.store import (
+    Part,
+    RangeOutOfBounds,
+    SegmentId,
+    SegmentNotFound,
+    Source,
+    Unsupported,
+    halves_of,
+    pairs_of,
+)
 
 MULTIPART_BYTES = 16 << 20
 PUT_TRIES = 3
@@ -115,11 +124,10 @@ class ObjectSegmentStore:
             self._bucket.delete(self._key(id, part))
 
     def list(self) -> builtins.list[SegmentId]:
-        found = [one for name in self._bucket.keys(self._dir) if (one := paths.parse_segment(name)) is not None]
-        indexed = {one.first_seq for one in found if one.kind == "idx"}
-        return sorted(
-            SegmentId(one.first_seq, one.generation) for one in found if one.kind == "data" and one.first_seq in indexed
-        )
+        return pairs_of(self._bucket.keys(self._dir))
+
+    def halves(self) -> builtins.list[SegmentId]:
+        return halves_of(builtins.list(self._bucket.keys(self._dir)))
 
     def exists(self, id: SegmentId, part: Part) -> bool:
         try:

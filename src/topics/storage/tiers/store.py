@@ -11,9 +11,11 @@ storage call it, never the owner [S-320].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import builtins
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from topics import paths
 from topics.errors import StoreUnavailable, TopicsError
 from topics.paths import SegmentKind
 
@@ -74,8 +76,12 @@ class SegmentStore(Protocol):
         """Remove all parts; while another generation's `.data` is there, only this one's. Absent is success."""
         ...
 
-    def list(self) -> list[SegmentId]:
+    def list(self) -> builtins.list[SegmentId]:
         """What has both `.data` and `.idx`, ascending."""
+        ...
+
+    def halves(self) -> builtins.list[SegmentId]:
+        """What has some part but is no pair, ascending: a put or a delete that was cut short."""
         ...
 
     def exists(self, id: SegmentId, part: Part) -> bool:
@@ -126,6 +132,24 @@ class ColdRoot(Protocol):
     def close(self) -> None:
         """Let go of connections; no call may follow."""
         ...
+
+
+def pairs_of(names: Iterable[str]) -> list[SegmentId]:
+    """What has both `.data` and `.idx` among these files, ascending."""
+    found = [one for name in names if (one := paths.parse_segment(name)) is not None]
+    indexed = {one.first_seq for one in found if one.kind == "idx"}
+    return sorted(
+        SegmentId(one.first_seq, one.generation) for one in found if one.kind == "data" and one.first_seq in indexed
+    )
+
+
+def halves_of(names: Sequence[str]) -> list[SegmentId]:
+    """What has some part, or the beginning of one, and is no pair; parts without a `.data` stand for generation 0."""
+    parts = (paths.parse_segment(paths.parse_tmp(name) or name) for name in names)
+    found = [one for one in parts if one is not None]
+    with_data = {one.first_seq for one in found if one.kind == "data"}
+    some = [one for one in found if one.kind == "data" or one.first_seq not in with_data]
+    return sorted({SegmentId(one.first_seq, one.generation) for one in some} - set(pairs_of(names)))
 
 
 def check_owner(root: ColdRoot, store_id: str) -> None:

@@ -418,11 +418,16 @@ class Relocator:
 
         def sweep(gone: list[int], stale: dict[int, list[SegmentId]]) -> None:
             check_owner(root, store_id)
-            for id in gone:
-                root.topic(id).clear()
-            for id, ids in stale.items():
-                for one in ids:
-                    root.topic(id).delete(one)
+            calls: list[Callable[[], None]] = [root.topic(id).clear for id in gone]
+            calls += [partial(root.topic(id).delete, one) for id, ids in stale.items() for one in ids]
+            denied: StoreDenied | None = None
+            for call in calls:
+                try:
+                    call()
+                except StoreDenied as error:  # it may be locked; the others need not be
+                    denied = error
+            if denied is not None:
+                raise denied
 
         self._apart(look, looked)
 

@@ -377,6 +377,23 @@ def test_objects_of_a_topic_that_went_while_no_tier_was_configured_are_swept() -
     assert cold_files(store) == ["cold/.topics-store"]
 
 
+def test_an_object_that_may_not_be_deleted_keeps_no_other_from_being_swept() -> None:
+    """[S-318] It may be locked for a while; whatever else nobody names goes."""
+    store = store_of(7)
+    store.put("other")
+    kit.each(store.engine, 7, name="other")
+    store.settle()
+    store.reopen(cold_dir=None)
+    store.engine.delete_topic(kit.TOPIC)
+    store.engine.delete_topic("other")
+    store.reopen()
+    Refusing(store, "clear", error=StoreDenied("not this one"), times=1)
+    store.relocate()
+    assert {path.split("/")[2] for path in cold_files(store)[1:]} == {"00000001"}
+    store.pass_time(3_600_000, 3_600_000)
+    assert cold_files(store) == ["cold/.topics-store"]
+
+
 @pytest.mark.parametrize(("op", "part"), [("sync_dir", None), ("rename", ".idx"), ("fsync", ".data")])
 @pytest.mark.parametrize("first", [1, 4])
 def test_a_copy_of_a_segment_that_died_before_it_had_moved_is_swept(op: str, part: str | None, first: int) -> None:
@@ -583,16 +600,17 @@ def test_a_tier_that_is_no_longer_configured_keeps_everything_else_going() -> No
 class Refusing:
     """The tier of a store, with calls that are refused."""
 
-    def __init__(self, store: kit.Store, *calls: str, error: StoreUnavailable) -> None:
+    def __init__(self, store: kit.Store, *calls: str, error: StoreUnavailable, times: int = 1 << 30) -> None:
         self.calls = set(calls)
         self.refused = 0
+        self._times = times
         self._error = error
         root = store.engine.core.cold.root
         assert root is not None
         store.engine.core.cold.root = DelayedRoot(root, self._before)
 
     def _before(self, call: str) -> None:
-        if call in self.calls:
+        if call in self.calls and self.refused < self._times:
             self.refused += 1
             raise self._error
 

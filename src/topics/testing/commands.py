@@ -35,6 +35,7 @@ from topics.testing import (
     queuestall,
     sparkchaos,
     sweep,
+    tierfaults,
     txnchaos,
 )
 from topics.testing.enginesubject import EngineSubject
@@ -49,6 +50,8 @@ Outcome = tuple[int, list[str]]
 SHOWN = 20
 SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardSubject, "engine": EngineSubject}
 """What is swept: the log library, the server's log, and the engine on it."""
+TIER = "tier"
+"""What `faults` sweeps besides: an engine on a good disk, whose cold tier fails."""
 
 QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 300}
 """Survivors that the quick size of `crash` judges; a whole engine takes long to open."""
@@ -56,6 +59,7 @@ THIN = {
     "wal": {"faults": 13, "flips": 11, "truncate": 5},
     "shard": {"faults": 13},
     "engine": {"exhaustive": 127, "faults": 1201, "flips": 1301, "truncate": 503, "mutants": 11},
+    TIER: {"faults": 61},
 }
 """Of what a quick size has, every how many cases are taken; primes, so that no kind of case is left out."""
 
@@ -210,33 +214,42 @@ def _heads(ops: tuple[str, ...], max_ops: int) -> list[tuple[str, ...]]:
 
 def _fault(item: tuple[str, str, int, int]) -> Outcome:
     name, workload, part, parts = item
-    subject = SUBJECTS[name]()
     total = 0
     violations: list[str] = []
-    for case in islice(faults.cases(subject, workload), part, None, parts):
+    for run in islice(_fault_runs(name, workload), part, None, parts):
         total += 1
         try:
-            faults.run_case(subject, case)
+            run()
         except Violation as violation:
             violations.append(str(violation))
     return _named(name, (total, violations))
 
 
+def _fault_runs(name: str, workload: str) -> Iterator[Callable[[], None]]:
+    if name == TIER:
+        return (partial(tierfaults.run_case, case) for case in tierfaults.cases(workload))
+    subject = SUBJECTS[name]()
+    return (partial(faults.run_case, subject, case) for case in faults.cases(subject, workload))
+
+
+def _fault_workloads(name: str) -> list[str]:
+    return list(tierfaults.WORKLOADS) if name == TIER else list(SUBJECTS[name]().fault_workloads())
+
+
 def fault(args: argparse.Namespace) -> int:
-    """Every operation × call × error × duration on every workload [T4]."""
+    """Every operation × call × error × duration on every workload, every request of a cold tier too [T4]."""
     tally = Tally("faults", "cases")
     work = []
-    for name in _subjects(args):
-        workloads, thin = list(SUBJECTS[name]().fault_workloads()), _thin(args, name)
+    names = [args.subject] if args.subject else [*SUBJECTS, TIER]
+    for name in names:
+        workloads, thin = _fault_workloads(name), _thin(args, name)
         if args.quick and thin == 1:
             workloads = workloads[::4]
         parts = 4 if thin == 1 else 1
         work += [(name, workload, part, parts * thin) for workload in workloads for part in range(parts)]
     for outcome in spread(args.jobs, _fault, work):
         tally.add(outcome)
-    return tally.report(
-        seed=None, workloads=len({(name, workload) for name, workload, _, _ in work}), subjects=_subjects(args)
-    )
+    return tally.report(seed=None, workloads=len({(name, workload) for name, workload, _, _ in work}), subjects=names)
 
 
 def _mutant(item: tuple[int, Sequence[int]]) -> Outcome:
@@ -435,7 +448,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--jobs", type=_positive, default=os.cpu_count() or 1, help="processes (default: one per core)"
         )
         if name in ("crash", "exhaustive", "faults"):
-            command.add_argument("--subject", choices=list(SUBJECTS), help="sweep only this (default: all)")
+            choices = [*SUBJECTS, TIER] if name == "faults" else list(SUBJECTS)
+            command.add_argument("--subject", choices=choices, help="sweep only this (default: all)")
         if name in ("flips", "truncate"):
             command.add_argument("--subject", choices=["wal", "engine"], help="damage only this (default: both)")
         if name in ("crash", "exhaustive", "fuzz", "kill9"):

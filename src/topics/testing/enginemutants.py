@@ -22,6 +22,7 @@ from topics.codec import control, frame
 from topics.codec import segment as codec
 from topics.engine import (
     checkpoint,
+    cold,
     copies,
     deletes,
     lifecycle,
@@ -35,6 +36,7 @@ from topics.engine import (
 )
 from topics.engine import delete as deleting
 from topics.engine.checkpoint import Checkpointer
+from topics.engine.cold import Cold
 from topics.engine.core import Core
 from topics.engine.dedupe import IdempotencyKeys, Producers
 from topics.engine.delete import Removal
@@ -44,11 +46,13 @@ from topics.engine.index import Index
 from topics.engine.lease import Leases
 from topics.engine.recover import Recovery
 from topics.engine.rederive import RouterReplay
+from topics.engine.relocate import Relocator
 from topics.engine.reserve import Reservation
 from topics.engine.router import Edge
 from topics.engine.settle import ReadyMark
 from topics.engine.share import Share
 from topics.engine.topic import Topic as EngineTopic
+from topics.errors import StoreUnavailable
 from topics.fs import File
 from topics.storage import attach as attaching
 from topics.storage import cycle, staging
@@ -60,11 +64,13 @@ from topics.storage.segments import TopicSegments
 from topics.storage.shards import Shards
 from topics.storage.snapshot import SnapshotStore
 from topics.storage.tiers.folder import LocalFolderStore
-from topics.storage.tiers.relocation import Relocation
-from topics.testing import sweep
+from topics.storage.tiers.object import ObjectSegmentStore
+from topics.storage.tiers.relocation import Following, Relocation
+from topics.testing import sweep, tierfaults
 from topics.testing.enginemodel import Change, Event, Topic
 from topics.testing.enginesubject import COLD, OPS, EngineDriver, EngineSubject, Setup, tiny
 from topics.testing.mutants import Make
+from topics.testing.simbucket import Kind, Request
 from topics.testing.simfs import Call
 from topics.testing.subject import Violation
 
@@ -165,7 +171,19 @@ class Ops(NamedTuple):
         sweep.exhaust(Subject(self.fields, self.regime), self.seed, self.ops)
 
 
-Search = Life | Ops
+class Tier(NamedTuple):
+    """A workload whose cold tier fails at one of its requests of a sort, the first unless told otherwise."""
+
+    workload: str
+    kind: Kind
+    request: Request
+    number: int = 0
+
+    def run(self) -> None:
+        tierfaults.run_case(tierfaults.cases_at(self.workload, self.kind, self.request)[self.number])
+
+
+Search = Life | Ops | Tier
 
 
 class EngineMutant(NamedTuple):
@@ -371,6 +389,68 @@ def _object_deleted_early(right: Any) -> Any:
         return data
 
     return wrong
+
+
+def _unheeded(right: Any) -> Any:
+    """What the tier does not take counts as taken."""
+
+    def wrong(self: Any) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            right(self)
+
+    return wrong
+
+
+def _stopped_by_a_failure(right: Any) -> Any:
+    def wrong(self: Relocator, key: Any, error: BaseException | None) -> None:
+        if error is None:
+            right(self, key, error)
+
+    return wrong
+
+
+def _drop_forgotten(right: Any) -> Any:
+    def wrong(self: Relocator, drop: Any, done: Any) -> None:
+        def over(error: BaseException | None) -> None:
+            self._core.cold.drops.pop(drop.key, None)
+            done(error)
+
+        right(self, drop, over)
+
+    return wrong
+
+
+def _clear_forgotten(right: Any) -> Any:
+    def wrong(self: Relocator, topic_id: int, done: Any) -> None:
+        def over(error: BaseException | None) -> None:
+            self._core.cold.clears.pop(topic_id, None)
+            done(error)
+
+        right(self, topic_id, over)
+
+    return wrong
+
+
+def _unanswered_is_absent(right: Any) -> Any:
+    def wrong(self: Any) -> None:
+        try:
+            right(self)
+        except StoreUnavailable:
+            self.absent = True
+
+    return wrong
+
+
+def _claimed_once(right: Any) -> Any:
+    def wrong(self: Cold) -> None:
+        self.is_unclaimed = False
+        right(self)
+
+    return wrong
+
+
+class _Unheard(Exception):
+    """No tier raises it."""
 
 
 def _snapshot_name_unsynced(right: Any) -> Any:
@@ -707,6 +787,28 @@ MUTANTS: tuple[EngineMutant, ...] = (
     _bug("an object is deleted before the one that takes its place is there [S-285]",
          relocate, "fetch_data", _object_deleted_early,
          _ops("move", 0, **_COLD)),
+    _bug("the relocator stops for good at a job that failed [S-312]",
+         Relocator, "_over", _stopped_by_a_failure, Tier("moves", "once", "put", 12)),
+    _bug("hot data goes although its upload was not confirmed [S-311]",
+         Relocation, "copy", _unheeded, Tier("moves", "once", "put", 3)),
+    _bug("objects that the tier did not delete are forgotten [S-318]",
+         Relocator, "_drop", _drop_forgotten, Tier("caps", "once", "delete")),
+    _bug("a deleted topic whose objects the tier did not delete is forgotten [S-276]",
+         Relocator, "_clear", _clear_forgotten, Tier("ends", "once", "delete")),
+    _bug("deletes that did not reach the tier count as there [S-315]",
+         Following, "run", _unheeded, Tier("deletes", "once", "put", -1)),
+    _bug("what the tier does not answer is told as lost [S-317]",
+         cold._Fetch, "run", _unanswered_is_absent, *(Tier("retained", "once", "read", n) for n in (7, 16))),
+    _bug("a tier that was away is never asked again [S-323]",
+         cold, "SKIP_NS", lambda right: 1 << 62, Tier("retained", "away", "read", -1)),
+    _bug("a tier that denies deletes is taken for one that fails [S-318]",
+         relocate, "StoreDenied", lambda right: _Unheard, Tier("caps", "denied", "delete")),
+    _bug("a tier that could not be claimed is not claimed later [S-14]",
+         Cold, "claim_now", _claimed_once, Tier("retained", "once", "put")),
+    _bug("halves of uploads are not swept [S-275]",
+         ObjectSegmentStore, "halves", lambda right: lambda self: [], Tier("prefixes", "once", "put", 2)),
+    _bug("copies of segments that died before they had moved are not swept [S-275]",
+         Relocator, "_is_dead", lambda right: lambda self, topic, id: False, Tier("rewrites", "unheard", "put", 6)),
     _bug("an fsync append does not wait for its sync [DUR-3]",
          Core, "stage", _append_unsynced, _ops("append_fsync", 2)),
     _bug("an append is answered before its sync [S-107]",

@@ -29,6 +29,7 @@ from topics.errors import (
     ProducerGap,
     RecordTooLarge,
     ShardReadOnly,
+    StoreUnavailable,
     TimingError,
     TopicFull,
     TopicsError,
@@ -37,6 +38,7 @@ from topics.errors import (
 from topics.fs import Fs
 from topics.model import AppendResult, Record, TopicConfig
 from topics.paths import LOCK_FILE, parse_wal_file
+from topics.storage.tiers.object import ObjectRoot
 from topics.testing import txnmodel
 from topics.testing.clock import ManualClock
 from topics.testing.deletesmodel import Deletes
@@ -63,6 +65,7 @@ from topics.testing.enginemodel import (
 )
 from topics.testing.faultfs import FaultFs
 from topics.testing.routermodel import DESTS, FILTERS, PREFIX, SOURCE, Flow, Routes
+from topics.testing.simbucket import SimBucket
 from topics.testing.simfs import SYNC_MODES, SimFs
 from topics.testing.subject import How as ImageHow
 from topics.testing.subject import Violation
@@ -70,6 +73,8 @@ from topics.testing.txnmodel import Chunk, Plan, Txns
 
 DIR = "store"
 COLD = "cold"
+OBJECTS = SimBucket.name
+"""The cold tier is a folder of the simulated disk, or objects beside it."""
 READ_BYTES_MAX = 8 << 20
 REGIMES = ("tiny", "sector", "mixed")
 
@@ -242,6 +247,35 @@ def _read_agrees(engine: Engine, name: str, view: View, from_seq: int, rng: rand
             raise Violation(f"{name}: the tombstone of a read from {from_seq} is {gap} (01 §10)")
 
 
+def observe_rest(engine: Engine, name: str, view: View, cursors: Iterable[int]) -> None:
+    """A topic whose cold tier may fail: a read gives what it must, or less of it, or fails where the tier is needed.
+
+    What is here is read as ever, and nothing is told as lost [S-318, S-323].
+    """
+    state, segments = engine.state(name), engine.core.names[name].index.segments
+    here = max((one.last for one in segments.segments if one.cold), default=0) if segments is not None else 0
+    if (state.earliest_seq, state.count, state.bytes) != view.numbers:
+        raise Violation(f"{name}: the state is {state}, not {view.numbers}")
+    for from_seq in cursors:
+        must = answer(view, from_seq, limit=1000, budget=READ_BYTES_MAX)
+        try:
+            page = engine.read(name, from_seq, limit=1000, max_bytes=READ_BYTES_MAX)
+        except StoreUnavailable as error:
+            if from_seq >= here:
+                raise Violation(
+                    f"{name}: a read from {from_seq} fails, which needs no tier: {error!r} [S-318]"
+                ) from error
+            continue
+        seqs, gap = tuple(record.seq for record in page.records), page.tombstone
+        told = gap and (gap.gap_from, gap.gap_to, "lost" if gap.reason in LOSSES else gap.reason)
+        rest = must.seqs[len(seqs) :]
+        if seqs != must.seqs[: len(seqs)] or told != must.gap or page.next_from_seq >= min(rest, default=1 << 64):
+            raise Violation(f"{name}: a read from {from_seq} gives {page}, not {must} or a part of it [S-323]")
+        known = {rec.seq: rec for rec in view.records}
+        if any(not known[record.seq].shows(_rec(record)) for record in page.records):
+            raise Violation(f"{name}: a read from {from_seq} gives other records than were written [INV-13]")
+
+
 def observe_all(engine: Engine, rng: random.Random | None, *, loose: bool = False) -> dict[str, View]:
     """Every topic of clients but destinations of routers; the server's own are none of the model's business [A-14]."""
     names = [name for name in engine.topics() if not name.startswith(("$", PREFIX))]
@@ -299,6 +333,10 @@ class Session:
         self.lied: Callable[[], bool] = lambda: False
         self.blind: Callable[[], bool] = lambda: False
         """Whether reading itself fails: then sound records count as unreadable for a while [S-176]."""
+        self.without_tier: Callable[[], bool] = lambda: False
+        """Whether the cold tier is to blame for a read that fails, or for one that ends early [S-323]."""
+        self.meets_faults = False
+        """Whether the first read of a look may be the one at which the tier fails: then it is judged by itself."""
 
     @property
     def latched(self) -> bool:
@@ -675,15 +713,19 @@ class Session:
             if topic is None:
                 continue
             loose = self.latched or self.lied() or self.blind()
+            if self.meets_faults:
+                observe_rest(self.engine, name, topic.live.view(), [0])
             try:
                 view = observe(self.engine, name, rng, loose=loose)
-            except (DiskError, TimingError) as error:
-                self._blame(error, f"reading {name!r}")
+            except (DiskError, TimingError, Violation) as error:
+                if self.without_tier():
+                    with _about(f"{name!r} without its tier"):
+                        observe_rest(self.engine, name, topic.live.view(), range(topic.live.head + 1))
+                elif not isinstance(error, Violation):
+                    self._blame(error, f"reading {name!r}")
+                elif not self.blind():
+                    raise
                 continue
-            except Violation:
-                if self.blind():
-                    continue
-                raise
             with _about(f"{name!r} in the running engine"):
                 if loose:
                     topic.show_rest(view)
@@ -769,11 +811,12 @@ def setup_for(seed: int) -> Setup:
 def _tier_for(seed: int) -> dict[str, Any]:
     """Whether a seed has a cold tier, and how soon segments go there."""
     rng = random.Random(f"engine tier {seed}")
-    return {
+    fields = {
         "cold_dir": rng.choice((None, COLD)),
         "hot_retain_segments": rng.choice((0, 1, 3)),
         "cold_cache_bytes": rng.choice((0, 1 << 20)),
     }
+    return fields | ({"cold_dir": OBJECTS} if fields["cold_dir"] and rng.random() < 0.5 else {})
 
 
 class EngineDriver(DiskDriver):
@@ -805,6 +848,10 @@ class EngineDriver(DiskDriver):
         self._count = 0
         self._keys: list[tuple[str, str, list[Spec]]] = []
         self._next: dict[str, list[int]] = {}
+        self.bucket = SimBucket(self.clock)
+        """The cold tier, where it is no folder of the disk."""
+        self._judged = self.bucket
+        """The same for survivors, which have one of their own."""
 
     @property
     def session(self) -> Session:
@@ -817,6 +864,11 @@ class EngineDriver(DiskDriver):
     def _blind(self) -> bool:
         fs = self._fs
         return isinstance(fs, FaultFs) and any(fault.op == "pread" for fault in fs.hits[self._struck_before :])
+
+    def _without_tier(self) -> bool:
+        """Whether the cold tier has failed just now: it may be left alone for ten seconds [S-323]."""
+        at = self.bucket.struck_ns
+        return at is not None and self.clock.monotonic_ns() - at < 10_000_000_000
 
     def _lied(self) -> bool:
         """Whether a sync of this life, or of one that could not be followed yet, reported what it had not done."""
@@ -904,7 +956,9 @@ class EngineDriver(DiskDriver):
 
     def _opened(self, fs: Fs, boot: str, clock: ManualClock | None = None, *, assume_crash: bool = False) -> Engine:
         clock = clock or self.clock
-        return Engine.open(DIR, self._config, clock=clock, fs=fs, boot_id=boot, assume_crash=assume_crash)
+        bucket = self.bucket if fs is self._fs else self._judged
+        cold = ObjectRoot(bucket, fs) if self._config.cold_dir == OBJECTS else None
+        return Engine.open(DIR, self._config, clock=clock, fs=fs, boot_id=boot, assume_crash=assume_crash, cold=cold)
 
     def _refuses_second_opener(self) -> None:
         struck = self._struck()
@@ -921,6 +975,7 @@ class EngineDriver(DiskDriver):
     def _begin(self, engine: Engine, store: Store) -> None:
         session = Session(engine, store, self.clock, self._config, self._excused)
         session.latest, session.lied, session.blind = self._seen(), self._lied, self._blind
+        session.without_tier = self._without_tier
         if self._how == "crash":
             self.deletes.crashed()
         session.deletes = self.deletes
@@ -944,6 +999,7 @@ class EngineDriver(DiskDriver):
         self.deletes = Deletes()
         self.txns = Txns()
         self._keys, self._next = [], {}
+        self.bucket.objects.clear()
         fs = self._fs
         fresh = SimFs(self.rng.getrandbits(32))
         if isinstance(fs, FaultFs):
@@ -1053,6 +1109,7 @@ class EngineDriver(DiskDriver):
     def _judge(self, image: SimFs, how: ImageHow, rng: random.Random) -> None:
         image.clear_faults()
         image.capacity = None
+        self._judged = self.bucket.twin()
         rules = self.rules(how)._replace(assumed=rng.random() < 0.05)
         boot = self._boot(again=how == "crash")
         clock = ManualClock(self.clock.now_ms())

@@ -1,4 +1,4 @@
-"""What a tier of segments asks of a bucket, and what it is answered; without the library that asks real ones [S-301]."""
+"""What a tier of segments asks of a bucket, and what it is answered; without the library that asks [S-301]."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@
     .data, .idx        nothing (refilled or rebuilt) · holes of reason `corrupt` inside that segment; never a refusal
     .tag, topic.json,  nothing
     lock
+    in the cold tier:  .data: as above · .idx, .tag: nothing · the store id: refusal, or cold reads that fail
 
 Whatever happens, nothing is served wrong: every record shown is one that was acknowledged there, what was deleted stays
 away, floors and heads stay, and what is missing is told. A refusal changes nothing on disk but the lock [S-65].
@@ -24,18 +25,30 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from topics import paths
+from topics.codec.segment import COLD as COLD_MAGIC
 from topics.codec.segment import DELETE_BYTE, HOT
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
-from topics.errors import TopicsError
+from topics.errors import StoreUnavailable, TopicsError
 from topics.testing.clock import ManualClock
 from topics.testing.enginemodel import Rules, Run, Store, Topic, View
-from topics.testing.enginesubject import DIR, Session, Spec, difference, observe, observe_all, tiny, without_lock
+from topics.testing.enginesubject import (
+    COLD,
+    DIR,
+    Session,
+    Spec,
+    difference,
+    observe,
+    observe_all,
+    observe_rest,
+    tiny,
+    without_lock,
+)
 from topics.testing.simfs import SimFs
 from topics.testing.subject import Violation
 
 Kind = Literal["flip", "zero", "ones", "truncate", "missing", "swap"]
-SAMPLES = ("closed", "killed", "sharded")
+SAMPLES = ("closed", "killed", "sharded", "tiered")
 BOOT = "boot-2"
 
 _FLAG_SYNCED_PREFIX = 1 << 4
@@ -65,7 +78,11 @@ class Sample(NamedTuple):
 
 
 def sample(kind: str) -> Sample:
-    """A directory with every type of file: closed in order, or killed with records in the log, or over three shards."""
+    """A directory with every type of file: closed in order, or killed with records in the log, or over three shards; or
+    with segments in a cold tier.
+    """
+    if kind == "tiered":
+        return _tiered()
     config = tiny(
         wal_shards=3 if kind == "sharded" else 1,
         reserve_min=1100,
@@ -98,6 +115,26 @@ def sample(kind: str) -> Sample:
         life.write("disk", 2)
     files = life.disk.files()
     return Sample(config, files, life.session.store, life.past, life.clock.now_ms(), dict(_tails(files)))
+
+
+def _tiered() -> Sample:
+    """Segments in a cold tier, whole, marked and mostly dead; with time more are moved, and some are rewritten."""
+    fields: dict[str, Any] = {"cold_dir": COLD, "hot_retain_segments": 0, "segment_max_events": 3}
+    life = _Life(tiny(**fields, reclaim_rewrite=False, checkpoint_records=1 << 20))
+    life.write("fsync", 10, "a", "b", None)
+    life.write("capped", 5)
+    life.checkpoint()
+    life.session.tick(6000)
+    life.delete("fsync", "a")
+    life.checkpoint()
+    life.session.tick(6000)
+    life.session.delete("fsync", seqs=[4, 5])
+    life._note("fsync")
+    life.write("fsync", 4, "c", None)
+    life.checkpoint()
+    life.session.close()
+    config = tiny(**fields, checkpoint_records=1 << 20)
+    return Sample(config, life.disk.files(), life.session.store, life.past, life.clock.now_ms(), {})
 
 
 _CONFIGS: dict[str, dict[str, Any]] = {
@@ -191,7 +228,8 @@ def truncations(one: Sample) -> Iterator[Damage]:
             yield Damage(path, "truncate", length)
         yield Damage(path, "missing")
     for a, b in itertools.combinations(one.files, 2):
-        if _type(a) == _type(b):
+        # The copy of an index in the tier is an earlier state of the very same file, and sound.
+        if _type(a) == _type(b) and _hot(a) != _hot(b):
             yield Damage(a, "swap", other=b)
 
 
@@ -236,7 +274,7 @@ def check(one: Sample, damage: Damage) -> bool:
     return True
 
 
-_MAY_REFUSE = ("wal", "snapshot", paths.CURRENT_FILE, paths.STORE_FILE)
+_MAY_REFUSE = ("wal", "snapshot", paths.CURRENT_FILE, paths.STORE_FILE, paths.COLD_STORE_FILE)
 
 
 def _judge(one: Sample, damage: Damage, disk: SimFs) -> None:
@@ -249,6 +287,9 @@ def _judge(one: Sample, damage: Damage, disk: SimFs) -> None:
             raise Violation(f"refused: {error!r}") from error
         if without_lock(disk.files()) != without_lock(before):
             raise Violation("the start was refused and changed the disk [S-65]") from error
+        return
+    if _type(damage.path) == paths.COLD_STORE_FILE and damage.kind == "missing":
+        _tells_nothing(one, engine)
         return
     found = _seen(one, engine)
     cut = damage.path in one.tails and damage.kind in ("truncate", "missing")
@@ -267,6 +308,39 @@ def _judge(one: Sample, damage: Damage, disk: SimFs) -> None:
     if second != found:
         raise Violation(f"the second start shows {difference(found, second)} [S-249]")
     _works(one, engine, store, clock)
+    if one.config.cold_dir is not None:
+        _spreads_nothing(one, engine, clock)
+
+
+def _tells_nothing(one: Sample, engine: Engine) -> None:
+    """A tier that nobody can be sure of: what is there cannot be read now, and is not lost [S-14, S-318]."""
+    for name in one.store.names():
+        topic = one.store.topic(name)
+        assert topic is not None
+        observe_rest(engine, name, topic.live.view(), range(topic.live.head + 1))
+    try:
+        engine.read("fsync", 0)
+    except StoreUnavailable:
+        return
+    raise Violation("a tier without a store id is read from [S-14]")
+
+
+def _spreads_nothing(one: Sample, engine: Engine, clock: ManualClock) -> None:
+    """Segments are moved, followed, mended and rewritten: no record that could be read goes, and none goes untold."""
+    before = observe_all(engine, None, loose=True)
+    for _ in range(12):
+        engine.checkpoint(full=True)
+        clock.advance(6000)
+        engine.tick()
+    for name, view in observe_all(engine, None, loose=True).items():
+        topic, was = one.store.topic(name), before[name]
+        assert topic is not None
+        told, was_told = ({seq for run in each.runs for seq in range(run.first, run.last + 1)} for each in (view, was))
+        shown, was_shown = ({rec.seq for rec in each.records} for each in (view, was))
+        # What was deleted before its index was damaged is silent again when that is mended.
+        untold = (was_told - told - shown) & topic.live.records.keys()
+        if not was_shown <= shown or untold or view.floor != was.floor:
+            raise Violation(f"{name!r}: work on what is damaged leaves {view}, it was {was} [S-176]")
 
 
 def _seen(one: Sample, engine: Engine) -> dict[str, View]:
@@ -330,25 +404,30 @@ def _unmarked(one: Sample, damage: Damage) -> list[int]:
     """
     data, index = one.files[damage.path], one.files.get(damage.path.removesuffix(".data") + ".idx", b"")
     is_zeroed = damage.kind == "zero" and damage.path.endswith(".data") and data[damage.at] == DELETE_BYTE
-    if not is_zeroed or len(index) % _ENTRY.size or index[-_ENTRY.size :].startswith(HOT):
+    if not is_zeroed or len(index) % _ENTRY.size or index[-_ENTRY.size :].startswith((HOT, COLD_MAGIC)):
         return []
     first, _ = _span(one, damage.path)
     ends = [offset + size - 1 for offset, size, _, _ in _ENTRY.iter_unpack(index)]
     return [first + ends.index(damage.at)] if damage.at in ends else []
 
 
+def _hot(path: str) -> str:
+    """Where a file of the cold tier was before."""
+    return f"{DIR}/{path.removeprefix(f'{COLD}/')}" if path.startswith(f"{COLD}/") else path
+
+
 def _owner(one: Sample, path: str) -> str:
     """The topic that a file belongs to, by its descriptor [S-13]."""
-    folder = path.rpartition("/")[0]
+    folder = _hot(path).rpartition("/")[0]
     descriptor = one.files.get(f"{folder}/{paths.TOPIC_FILE}")
     return "" if descriptor is None else str(json.loads(descriptor)["name"])
 
 
 def _span(one: Sample, path: str) -> tuple[int, int]:
-    """The seqs of the segment that a file belongs to; none for other files."""
-    folder, _, name = path.rpartition("/")
+    """The seqs of the segment that a file belongs to; none for other files, nor for those that only stand by."""
+    folder, _, name = _hot(path).rpartition("/")
     segment = paths.parse_segment(name)
-    if segment is None:
+    if segment is None or (_hot(path) != path and segment.kind != "data"):
         return 0, 0
     names = [paths.parse_segment(other.rpartition("/")[2]) for other in one.files if other.startswith(f"{folder}/")]
     later = [other.first_seq for other in names if other is not None and other.first_seq > segment.first_seq]

@@ -66,7 +66,8 @@ from topics.storage.snapshot import SnapshotStore
 from topics.storage.tiers.folder import LocalFolderStore
 from topics.storage.tiers.object import ObjectSegmentStore
 from topics.storage.tiers.relocation import Following, Relocation
-from topics.testing import sweep, tierfaults
+from topics.testing import enginedamage, sweep, tierfaults
+from topics.testing.enginedamage import Damage
 from topics.testing.enginemodel import Change, Event, Topic
 from topics.testing.enginesubject import COLD, OPS, EngineDriver, EngineSubject, Setup, tiny
 from topics.testing.mutants import Make
@@ -183,7 +184,17 @@ class Tier(NamedTuple):
         tierfaults.run_case(tierfaults.cases_at(self.workload, self.kind, self.request)[self.number])
 
 
-Search = Life | Ops | Tier
+class AtRest(NamedTuple):
+    """A store with damage in one of its files."""
+
+    sample: str
+    damage: Damage
+
+    def run(self) -> None:
+        enginedamage.check(enginedamage.sample(self.sample), self.damage)
+
+
+Search = Life | Ops | Tier | AtRest
 
 
 class EngineMutant(NamedTuple):
@@ -445,6 +456,20 @@ def _claimed_once(right: Any) -> Any:
     def wrong(self: Cold) -> None:
         self.is_unclaimed = False
         right(self)
+
+    return wrong
+
+
+def _claimed_anyway(right: Any) -> Any:
+    return lambda self, *, has_cold: right(self, has_cold=False)
+
+
+def _unread_left_out(right: Any) -> Any:
+    def wrong(data: bytes, rows: Any, old: Any, first: int) -> Any:
+        old, place = old.copy(), np.full(len(old), -1, np.int64)
+        place[(rows["seq"] - np.uint64(first)).astype(np.int64)] = rows["offset"]
+        old["flags"][(old["len"] != 0) & (place != old["offset"])] |= np.uint8(codec.DELETED)
+        return right(data, rows, old, first)
 
     return wrong
 
@@ -790,7 +815,7 @@ MUTANTS: tuple[EngineMutant, ...] = (
     _bug("the relocator stops for good at a job that failed [S-312]",
          Relocator, "_over", _stopped_by_a_failure, Tier("moves", "once", "put", 12)),
     _bug("hot data goes although its upload was not confirmed [S-311]",
-         Relocation, "copy", _unheeded, Tier("moves", "once", "put", 3)),
+         Relocation, "copy", _unheeded, Tier("moves", "once", "put", 1)),
     _bug("objects that the tier did not delete are forgotten [S-318]",
          Relocator, "_drop", _drop_forgotten, Tier("caps", "once", "delete")),
     _bug("a deleted topic whose objects the tier did not delete is forgotten [S-276]",
@@ -805,6 +830,11 @@ MUTANTS: tuple[EngineMutant, ...] = (
          relocate, "StoreDenied", lambda right: _Unheard, Tier("caps", "denied", "delete")),
     _bug("a tier that could not be claimed is not claimed later [S-14]",
          Cold, "claim_now", _claimed_once, Tier("retained", "once", "put")),
+    _bug("a tier that has lost its store id is claimed again [S-14]",
+         Cold, "claim", _claimed_anyway, AtRest("tiered", Damage("cold/.topics-store", "missing"))),
+    _bug("a rewrite leaves out what it cannot read in the tier [S-281]",
+         rewriting, "_without_deleted", _unread_left_out,
+         AtRest("tiered", Damage("cold/topics/00000001/seg-0000000000000004.data", "flip", 120))),
     _bug("halves of uploads are not swept [S-275]",
          ObjectSegmentStore, "halves", lambda right: lambda self: [], Tier("prefixes", "once", "put", 2)),
     _bug("copies of segments that died before they had moved are not swept [S-275]",

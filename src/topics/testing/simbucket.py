@@ -42,7 +42,7 @@ class TierFault(NamedTuple):
     """One fault."""
 
     kind: Kind
-    index: int
+    at: int
 
 
 class Object(NamedTuple):
@@ -113,7 +113,7 @@ class SimBucket:
         return self._ask("read", work)
 
     def delete(self, key: str) -> None:
-        if self._fault is not None and self._fault.kind == "locked" and len(self.asked) + 1 == self._fault.index:
+        if self._fault is not None and self._fault.kind == "locked" and len(self.asked) + 1 == self._fault.at:
             self.locked = key
         self._ask("delete", lambda: self.objects.pop(key, None), key)
 
@@ -150,8 +150,8 @@ class SimBucket:
     def _strikes(self, request: Request, deleted: str | None) -> bool:
         if self._fault is None:
             return False
-        kind, index = self._fault
-        behind = len(self.asked) - index
+        kind, at = self._fault
+        behind = len(self.asked) - at
         if kind == "locked":
             return deleted is not None and deleted == self.locked
         if kind == "denied":

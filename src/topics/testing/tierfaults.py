@@ -298,9 +298,9 @@ class Progress:
                     raise Violation(f"the index of segment {one.first} of {topic.name!r} did not follow [S-315]")
         missing, over = sorted(wanted - objects.keys()), sorted(objects.keys() - wanted)
         if beside is not None:
-            dir, _, name = beside.rpartition("/")
+            dir, _, file = beside.rpartition("/")
             known = {paths.topic_dir(topic.id) for topic in self._topics()}
-            near = f"{dir}/{name.partition('.')[0]}" if dir.rpartition("/")[2] in known else dir
+            near = f"{dir}/{file.partition('.')[0]}" if dir.rpartition("/")[2] in known else dir
             missing, over = ([key for key in keys if not key.startswith(near)] for keys in (missing, over))
         if missing or over:
             raise Violation(f"the tier lacks {missing}, and {over} are left over [S-285]")

@@ -231,6 +231,11 @@ def encode_sidecar(tags: Mapping[bytes, array[int]], topic_id: int, first_seq: i
     return sidecar.encode(tags, segment_mask(topic_id, first_seq), first_seq)
 
 
+def empty_sidecar(topic_id: int, first_seq: int) -> bytes:
+    """A `.tag` file that says that no record has a tag, to take the place of one that said otherwise."""
+    return sidecar.encode({}, segment_mask(topic_id, first_seq), first_seq)
+
+
 def build_sidecar(data: Buffer, rows: npt.NDArray[np.void], topic_id: int, first_seq: int) -> bytes | None:
     """The `.tag` file of a segment from its `.data` rows [S-187]; None where no record has a tag."""
     return encode_sidecar(tags_of(data, rows), topic_id, first_seq)

@@ -438,6 +438,25 @@ def test_a_mostly_dead_cold_segment_comes_back_smaller_and_moves_again() -> None
     assert kit.everything(store.engine).values == list(range(3, 21))
 
 
+@pytest.mark.parametrize("left", [None, "kept"])
+def test_the_tags_of_what_was_rewritten_away_leave_the_tier_too(left: str | None) -> None:
+    """[S-281, S-285] Also where no record has one any more."""
+    store = kit.Store("cold", reclaim_rewrite=True, rewrite_min_bytes=10)
+    store.put()
+    for n, tag in enumerate((left, "erased", "erased", None), 1):
+        kit.write(store.engine, n, tag=tag)
+    store.settle()
+    assert any(b"erased" in raw for path, raw in store.sim.files().items() if path.startswith("cold/"))
+    store.engine.delete(kit.TOPIC, match="erased")
+    store.engine.checkpoint(full=True)
+    for _ in range(3):
+        store.relocate()
+    assert (segments_of(store.engine)[0].generation, cold_of(store.engine)[0]) == (1, True)
+    assert not any(b"erased" in raw for path, raw in store.sim.files().items() if path.endswith(".tag"))
+    store.kill()
+    assert store.engine.delete(kit.TOPIC, match="*").deleted == (left is not None)
+
+
 def test_a_clock_that_is_set_back_does_not_keep_cold_segments_from_being_rewritten() -> None:
     """[S-285] The rate is kept by a clock that nobody sets."""
     store = store_of(20, reclaim_rewrite=True, rewrite_min_bytes=10)

@@ -75,6 +75,8 @@ class Relocation:
         path = files.path(first, "data", self.generation)
         idx = stub(files, first, self._entries(), self.generation)
         tag = self._tag()
+        if tag is None and self.generation and store.exists(id, "tag"):
+            tag = tags.empty_sidecar(files.topic_id, first)  # what is there has the tags that a rewrite erased
         wanted: dict[Part, tuple[Source, int, int]] = {"data": (path, *_measured(files, path)), "idx": _given(idx)}
         if tag is not None:
             wanted["tag"] = _given(tag)

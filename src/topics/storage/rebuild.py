@@ -182,7 +182,7 @@ class _Opening:
         """Unlink what writes that were cut short left (06 §14 step 2)."""
         for name in self._files.fs.listdir(self._files.dir):
             target = paths.parse_tmp(name)
-            if target is not None and paths.parse_segment(target) is not None:
+            if target is not None and (target == paths.TOPIC_FILE or paths.parse_segment(target) is not None):
                 self._remove(f"{self._files.dir}/{name}")
 
     def _remove(self, path: str) -> None:

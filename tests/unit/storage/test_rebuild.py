@@ -364,13 +364,14 @@ def test_what_is_not_claimed_is_cut_or_unlinked_and_nothing_else() -> None:
         f"{DIR}/{name}": b"not ours"
         for name in ("topic.json", "seg-1.data", "seg-0000000000000001.data.salvaged", "x.tmp")
     }
-    life.disk.load({**strangers, f"{path(1, 'idx')}.tmp": b"half", f"{path(99, 'data')}.tmp": b""})
+    cut_short = {f"{path(1, 'idx')}.tmp": b"half", f"{path(99, 'data')}.tmp": b"", f"{DIR}/topic.json.tmp": b"{"}
+    life.disk.load({**strangers, **cut_short})
     opened = life.open(life.disk)
     files = life.disk.files()
     assert {name: files[name] for name in strangers} == strangers
     assert {name: data for name, data in files.items() if name not in strangers} == claimed
     assert sorted(opened.report.removed) == sorted(
-        ["seg-0000000000000001.idx.tmp", "seg-0000000000000099.data.tmp", "seg-0000000000000001.tag"]
+        ["seg-0000000000000001.idx.tmp", "seg-0000000000000099.data.tmp", "topic.json.tmp", "seg-0000000000000001.tag"]
         + [
             f"seg-{first:016d}.{kind}"
             for first, kind in ((7, "data"), (7, "idx"), (7, "tag"), (13, "data"), (13, "idx"))

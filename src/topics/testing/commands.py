@@ -52,6 +52,8 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardS
 """What is swept: the log library, the server's log, and the engine on it."""
 TIER = "tier"
 """What `faults` sweeps besides: an engine on a good disk, whose cold tier fails."""
+LIVES, QUICK_LIVES = 400, 8
+"""Of an engine whose cold tier fails again and again; `--seed` says which is the first."""
 
 QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 300}
 """Survivors that the quick size of `crash` judges; a whole engine takes long to open."""
@@ -232,8 +234,11 @@ def _fault_runs(name: str, workload: str) -> Iterator[Callable[[], None]]:
     return (partial(faults.run_case, subject, case) for case in faults.cases(subject, workload))
 
 
-def _fault_workloads(name: str) -> list[str]:
-    return list(tierfaults.WORKLOADS) if name == TIER else list(SUBJECTS[name]().fault_workloads())
+def _fault_workloads(name: str, args: argparse.Namespace) -> list[str]:
+    if name != TIER:
+        return list(SUBJECTS[name]().fault_workloads())
+    lives = range(args.seed, args.seed + (QUICK_LIVES if args.quick else LIVES))
+    return [*tierfaults.WORKLOADS, *(f"{tierfaults.LIFE} {number}" for number in lives)]
 
 
 def fault(args: argparse.Namespace) -> int:
@@ -242,14 +247,16 @@ def fault(args: argparse.Namespace) -> int:
     work = []
     names = [args.subject] if args.subject else [*SUBJECTS, TIER]
     for name in names:
-        workloads, thin = _fault_workloads(name), _thin(args, name)
+        workloads, thin = _fault_workloads(name, args), _thin(args, name)
         if args.quick and thin == 1:
             workloads = workloads[::4]
         parts = 4 if thin == 1 else 1
         work += [(name, workload, part, parts * thin) for workload in workloads for part in range(parts)]
     for outcome in spread(args.jobs, _fault, work):
         tally.add(outcome)
-    return tally.report(seed=None, workloads=len({(name, workload) for name, workload, _, _ in work}), subjects=names)
+    return tally.report(
+        seed=args.seed, workloads=len({(name, workload) for name, workload, _, _ in work}), subjects=names
+    )
 
 
 def _mutant(item: tuple[int, Sequence[int]]) -> Outcome:

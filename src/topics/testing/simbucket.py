@@ -73,6 +73,10 @@ class SimBucket:
         """The tier is well from now on."""
         self._fault = self.locked = None
 
+    def inject(self, kind: Kind, later: int) -> None:
+        """Have a fault begin so many requests from now, in place of the one there was."""
+        self._fault, self.locked = TierFault(kind, len(self.asked) + later), None
+
     def twin(self) -> SimBucket:
         """A bucket that is well, with the same objects."""
         twin = SimBucket(self._clock)

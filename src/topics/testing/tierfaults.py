@@ -1,6 +1,7 @@
 """A cold tier that fails on its own: every request × fault, and whether work goes on afterwards (13 T4, 06 §16).
 
-    case       a workload on an object store, with a fault that begins at one of its requests (`simbucket`)
+    case       a workload on an object store, with a fault that begins at one of its requests (`simbucket`); or a life,
+               whose number chooses the operations and several faults, one after another
     reads      while it lasts: what a reader gets is right, and nothing is told as lost; what is here needs no tier
     restarts   never wait for the tier, and survivors of every kind show what was promised once it is back
     go on      `Progress`: then everything gets done that was held up, and nothing is left over
@@ -20,6 +21,7 @@ from topics.engine import reclaim
 from topics.engine.engine import Engine
 from topics.engine.topic import Topic
 from topics.errors import DiskError, TimingError
+from topics.storage import tags
 from topics.storage.descriptor import Segment
 from topics.testing.clock import ManualClock
 from topics.testing.enginemodel import Store, View
@@ -55,21 +57,45 @@ WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "ends": ({}, ("fill_churn", "round", "drop_churn", "kill_reopen", "fill_churn", "round", "drop_churn", "round")),
 }
 
+LIFE = "life"
+"""`life 7` is a workload too."""
+_LIVED: dict[str, int] = {
+    "trouble": 12, "round": 5, "fill": 3, "fill_capped": 1, "fill_churn": 1, "drop_churn": 1, "checkpoint": 1,
+    "snapshot": 1, "forget_tag": 1, "forget_before": 1, "forget_all": 1, "thin_out": 1, "close_reopen": 1,
+    "kill_reopen": 1, "crash_reopen": 1,
+}  # fmt: skip
+"""The operations of a life, and how often they come."""
+
+
+def workload_of(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Configuration and operations."""
+    if not name.startswith(LIFE):
+        return WORKLOADS[name]
+    rng = random.Random(name)
+    fields = {
+        "hot_retain_segments": rng.choice((0, 1)),
+        "cold_cache_bytes": rng.choice((0, 1 << 20)),
+        "reclaim_rewrite": rng.random() < 0.7,
+        "segment_max_events": rng.choice((2, 3, 5)),
+    }
+    return fields, tuple(rng.choices(list(_LIVED), list(_LIVED.values()), k=rng.randrange(10, 35)))
+
 
 class Case(NamedTuple):
-    """One fault in one workload."""
+    """One fault in one workload; a life brings its own."""
 
     workload: str
-    fault: TierFault
+    fault: TierFault | None
 
 
 class TierDriver(EngineDriver):
     """An engine whose cold tier is an object store that may fail."""
 
     def __init__(self, workload: str, fault: TierFault | None = None) -> None:
-        fields, self.ops = WORKLOADS[workload]
+        fields, self.ops = workload_of(workload)
         config = tiny(**(_CONFIG | fields))
         super().__init__(Setup(config, "tiny", (config.wal_shards,)), 0)
+        self.rng = random.Random(f"tier {workload}")
         self.bucket = SimBucket(self.clock, fault)
 
     def _begin(self, engine: Engine, store: Store) -> None:
@@ -116,28 +142,44 @@ class TierDriver(EngineDriver):
     def _op_drop_churn(self) -> None:
         self.session.delete_topic("churn")
 
+    def _op_trouble(self) -> None:
+        """The next fault comes soon, or the tier is well again."""
+        kind = self.rng.choice((None, *dict.fromkeys(kind for kinds in KINDS.values() for kind in kinds)))
+        if kind is None:
+            self.bucket.mend()
+        else:
+            self.bucket.inject(kind, self.rng.randrange(1, 25))
+
     def _op_round(self) -> None:
         self.session.tick(ROUND_MS)
 
     def _op_checkpoint(self) -> None:
         self.session.checkpoint(full=True)
 
+    def _forget(self, **selector: Any) -> None:
+        if self.store.topic("fsync") is None:
+            self._op_fill()
+        self.session.delete("fsync", **selector)
+
     def _op_forget_tag(self) -> None:
-        self.session.delete("fsync", match="b*")
+        self._forget(match="b*")
 
     def _op_forget_before(self) -> None:
-        self.session.delete("fsync", before_seq=5)
+        self._forget(before_seq=5)
 
     def _op_forget_all(self) -> None:
-        self.session.delete("fsync", before_seq=2**64 - 1)
+        self._forget(before_seq=2**64 - 1)
 
     def _op_thin_out(self) -> None:
         """All of a segment but one record, and the whole of another."""
-        self.session.delete("fsync", seqs=[1, 2, 4, 5, 6])
+        self._forget(seqs=[1, 2, 4, 5, 6])
 
 
 def cases(workload: str) -> Iterator[Case]:
     """Every fault that can strike in a workload."""
+    if workload.startswith(LIFE):
+        yield Case(workload, None)
+        return
     driver = TierDriver(workload)
     _run(driver)
     for index, request in enumerate(driver.bucket.asked, 1):
@@ -217,6 +259,7 @@ class Progress:
         self._files_are_those_of_segments()
         self._objects_are_those_of_segments()
         self._driver.session.check(self._driver.store.names(), self._driver.rng)
+        self._nothing_was_told_as_lost()
         self._log_is_trimmed()
 
     def _rounds(self, count: int) -> None:
@@ -235,7 +278,8 @@ class Progress:
         for topic in self._topics():
             segments = topic.index.segments.segments if topic.index.segments is not None else []
             sealed = [one for one in segments if one.sealed and one.gap is None]
-            found += [(topic, one) for one in sealed[: len(sealed) - keep]]
+            kept = [one for one in sealed if one.has_data or one.cold][-keep:] if keep else []
+            found += [(topic, one) for one in sealed if one not in kept]
         return found
 
     def _is_where_it_belongs(self, topic: Topic, one: Segment) -> None:
@@ -291,11 +335,16 @@ class Progress:
                     continue
                 name = partial(paths.segment, one.first)
                 wanted |= {f"{there}/{name('data', one.generation)}", f"{there}/{name('idx')}"}
-                if f"{core.topic_dir(topic.id)}/{name('tag')}" in files:
-                    wanted.add(f"{there}/{name('tag')}")
                 index = objects.get(f"{there}/{name('idx')}")
                 if index is None or index.data != files[f"{core.topic_dir(topic.id)}/{name('idx')}"]:
                     raise Violation(f"the index of segment {one.first} of {topic.name!r} did not follow [S-315]")
+                tag, there_tag = files.get(f"{core.topic_dir(topic.id)}/{name('tag')}"), f"{there}/{name('tag')}"
+                # Where a rewrite has left no tags, an empty file has taken the place of theirs in the tier.
+                if tag is not None or there_tag in objects:
+                    wanted.add(there_tag)
+                    data = objects[there_tag].data if there_tag in objects else None
+                    if data != (tag or tags.empty_sidecar(topic.id, one.first)):
+                        raise Violation(f"the tags of segment {one.first} of {topic.name!r} did not follow [S-285]")
         missing, over = sorted(wanted - objects.keys()), sorted(objects.keys() - wanted)
         if beside is not None:
             dir, _, file = beside.rpartition("/")
@@ -304,6 +353,13 @@ class Progress:
             missing, over = ([key for key in keys if not key.startswith(near)] for keys in (missing, over))
         if missing or over:
             raise Violation(f"the tier lacks {missing}, and {over} are left over [S-285]")
+
+    def _nothing_was_told_as_lost(self) -> None:
+        """What the tier did not answer is not damaged [S-317]."""
+        engine = self._driver.session.engine
+        told = engine.read("$loss", 0, limit=1000).records if "$loss" in engine.topics(system=True) else []
+        if damaged := [record.raw_data for record in told if b'"corrupt"' in record.raw_data]:
+            raise Violation(f"told as lost, and nothing was: {damaged} [S-317]")
 
     def _log_is_trimmed(self) -> None:
         """What is in segments leaves the log [S-89]."""

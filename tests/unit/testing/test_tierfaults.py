@@ -22,3 +22,10 @@ def test_what_no_restart_has_healed_is_noticed(what: str) -> None:
     bug = next(one for one in enginemutants.MUTANTS if what in one.name)
     assert all(isinstance(search, Tier) for search in bug.searches)
     assert enginemutants.hunt(bug, ()) is not None
+
+
+def test_a_life_repeats_itself() -> None:
+    """[R-12] Its number decides everything, whatever ran before it."""
+    assert tierfaults.workload_of("life 7") == tierfaults.workload_of("life 7") != tierfaults.workload_of("life 8")
+    for _ in range(2):
+        tierfaults.run_case(tierfaults.Case("life 43", None))

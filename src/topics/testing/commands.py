@@ -52,7 +52,7 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {"wal": WalSubject, "shard": ShardS
 """What is swept: the log library, the server's log, and the engine on it."""
 TIER = "tier"
 """What `faults` sweeps besides: an engine on a good disk, whose cold tier fails."""
-LIVES, QUICK_LIVES = 400, 8
+LIVES, QUICK_LIVES = 400, 6
 """Of an engine whose cold tier fails again and again; `--seed` says which is the first."""
 
 QUICK_IMAGES = {"wal": 1500, "shard": 1500, "engine": 300}
@@ -61,7 +61,7 @@ THIN = {
     "wal": {"faults": 13, "flips": 11, "truncate": 5},
     "shard": {"faults": 13},
     "engine": {"exhaustive": 127, "faults": 1201, "flips": 1301, "truncate": 503, "mutants": 11},
-    TIER: {"faults": 61},
+    TIER: {"faults": 89},
 }
 """Of what a quick size has, every how many cases are taken; primes, so that no kind of case is left out."""
 

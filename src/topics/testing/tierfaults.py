@@ -234,7 +234,7 @@ class Progress:
 
     def without_deletes(self) -> None:
         """Objects that may not be deleted hold up nothing but themselves [S-318]."""
-        self._rounds(ROUNDS)
+        self._all_rounds()
         for topic, one in self._sealed():
             self._is_where_it_belongs(topic, one)
         locked = self._driver.bucket.locked
@@ -245,9 +245,7 @@ class Progress:
 
     def complete(self) -> None:
         """The tier is well: everything gets done, and nothing is left over, here or there."""
-        self._rounds(ROUNDS)
-        self._driver.session.tick(SWEEP_MS)
-        self._rounds(2)
+        self._all_rounds()
         core = self._driver.session.engine.core
         if core.cold.drops or core.cold.clears or core.cold.is_unclaimed:
             raise Violation(
@@ -261,6 +259,11 @@ class Progress:
         self._driver.session.check(self._driver.store.names(), self._driver.rng)
         self._nothing_was_told_as_lost()
         self._log_is_trimmed()
+
+    def _all_rounds(self) -> None:
+        self._rounds(ROUNDS)
+        self._driver.session.tick(SWEEP_MS)
+        self._rounds(2)
 
     def _rounds(self, count: int) -> None:
         session = self._driver.session

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 from topics import paths
@@ -329,25 +328,10 @@ class Progress:
         Of what lies `beside` an object that may not be deleted nothing is known: of its segment, or of its topic where
         that is gone.
         """
-        core, files, objects = self._driver.session.engine.core, self._driver.disk.files(), self._driver.bucket.objects
-        wanted = {paths.COLD_STORE_FILE}
+        objects, wanted = self._driver.bucket.objects, {paths.COLD_STORE_FILE}
         for topic in self._topics():
-            there = f"{paths.TOPICS_DIR}/{paths.topic_dir(topic.id)}"
-            for one in topic.index.segments.segments if topic.index.segments is not None else ():
-                if not one.cold:
-                    continue
-                name = partial(paths.segment, one.first)
-                wanted |= {f"{there}/{name('data', one.generation)}", f"{there}/{name('idx')}"}
-                index = objects.get(f"{there}/{name('idx')}")
-                if index is None or index.data != files[f"{core.topic_dir(topic.id)}/{name('idx')}"]:
-                    raise Violation(f"the index of segment {one.first} of {topic.name!r} did not follow [S-315]")
-                tag, there_tag = files.get(f"{core.topic_dir(topic.id)}/{name('tag')}"), f"{there}/{name('tag')}"
-                # Where a rewrite has left no tags, an empty file has taken the place of theirs in the tier.
-                if tag is not None or there_tag in objects:
-                    wanted.add(there_tag)
-                    data = objects[there_tag].data if there_tag in objects else None
-                    if data != (tag or tags.empty_sidecar(topic.id, one.first)):
-                        raise Violation(f"the tags of segment {one.first} of {topic.name!r} did not follow [S-285]")
+            segments = topic.index.segments.segments if topic.index.segments is not None else []
+            wanted.update(*(self._objects_of(topic, one) for one in segments if one.cold and one.live))
         missing, over = sorted(wanted - objects.keys()), sorted(objects.keys() - wanted)
         if beside is not None:
             dir, _, file = beside.rpartition("/")
@@ -356,6 +340,23 @@ class Progress:
             missing, over = ([key for key in keys if not key.startswith(near)] for keys in (missing, over))
         if missing or over:
             raise Violation(f"the tier lacks {missing}, and {over} are left over [S-285]")
+
+    def _objects_of(self, topic: Topic, one: Segment) -> set[str]:
+        """The keys of a cold segment; index and tags must be those that are here."""
+        files, objects = self._driver.disk.files(), self._driver.bucket.objects
+        here, there = (
+            self._driver.session.engine.core.topic_dir(topic.id),
+            f"{paths.TOPICS_DIR}/{paths.topic_dir(topic.id)}",
+        )
+        idx, tag = paths.segment(one.first, "idx"), paths.segment(one.first, "tag")
+        found = {name: objects[f"{there}/{name}"].data for name in (idx, tag) if f"{there}/{name}" in objects}
+        if found.get(idx) != files[f"{here}/{idx}"]:
+            raise Violation(f"the index of segment {one.first} of {topic.name!r} did not follow [S-315]")
+        # Where a rewrite has left no tags, an empty file has taken the place of theirs in the tier.
+        known = files.get(f"{here}/{tag}")
+        if found.get(tag) not in ((None, tags.empty_sidecar(topic.id, one.first)) if known is None else (known,)):
+            raise Violation(f"the tags of segment {one.first} of {topic.name!r} did not follow [S-285]")
+        return {f"{there}/{name}" for name in (paths.segment(one.first, "data", one.generation), *found)}
 
     def _nothing_was_told_as_lost(self) -> None:
         """What the tier did not answer is not damaged [S-317]."""

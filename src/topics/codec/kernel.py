@@ -23,7 +23,7 @@ from topics.settings import environment
 Buffer = bytes | bytearray | memoryview
 Name = Literal["pure", "native"]
 
-INTERFACE: Final = 7
+INTERFACE: Final = 8
 """Of the compiled functions; a kernel with another one is none of ours."""
 
 

@@ -33,7 +33,13 @@ class TimedLoop(uvloop.Loop):
         self.stretches = array("Q")
         for name in ("connection_made", "buffer_updated", "eof_received", "resume_writing"):
             setattr(_Front, name, _noted(getattr(_Front, name), self.stretches))
-        for name, place in (("call_soon", 0), ("call_soon_threadsafe", 0), ("call_later", 1), ("call_at", 1)):
+        for name, place in (
+            ("call_soon", 0),
+            ("call_soon_threadsafe", 0),
+            ("call_later", 1),
+            ("call_at", 1),
+            ("add_reader", 1),
+        ):
             setattr(self, name, self._noting(getattr(self, name), place))
 
     def _noting(self, schedule: Callable[..., Any], place: int) -> Callable[..., Any]:

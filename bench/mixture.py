@@ -1,9 +1,9 @@
 """What a soak does to a server: writers, readers, watchers, workers, deletes, checkpoints, topics that come and go.
 
 Everything is bounded by caps, so that a server that keeps no more than it has to stays as large as it is. Each actor
-is a task with a connection of its own, at its own pace, whatever the last call took; one that is late goes on from
-there. What an actor sees is checked: statuses, counts, seqs of streams in order and whole but for what retention took
-and said so.
+is a task with a connection of its own, at its own pace, more or less, whatever the last call took; one that is late
+goes on from there. What an actor sees is checked: statuses, counts, seqs of streams in order and whole but for what
+retention took and said so.
 
     disk, fsync, batch     single records of two classes (the second with idempotency keys), hundreds of a third
     tail, old              reads of the newest records and of any that are live, of which most are in the cold tier
@@ -114,7 +114,8 @@ class Mixture:
         try:
             while True:
                 await asyncio.sleep(max(due - time.perf_counter(), 0))
-                due = max(due + period_s, time.perf_counter() - period_s)
+                # Actors in step would keep for minutes how they happened to lie to each other, and call that a latency.
+                due = max(due + period_s * self._chance.uniform(0.5, 1.5), time.perf_counter() - period_s)
                 await work(one)
         finally:
             one.close()

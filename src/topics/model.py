@@ -212,8 +212,8 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 def check_u64(value: object, what: str) -> int:
     """The value, if it is an integer from 0 to 2^64-1 [API-12]."""
-    if value.__class__ is int and 0 <= value <= U64_MAX:  # type: ignore[operator]
-        return value  # type: ignore[return-value]
+    if value.__class__ is int and 0 <= value <= U64_MAX:
+        return value
     if not _is_integer(value, 0, U64_MAX):
         raise CallerError(f"{what} must be a whole number from 0 to 2^64-1")
     return cast(int, value)
@@ -221,8 +221,8 @@ def check_u64(value: object, what: str) -> int:
 
 def check_u32(value: object, what: str) -> int:
     """The value, if it is an integer from 0 to 2^32-1."""
-    if value.__class__ is int and 0 <= value < 2**32:  # type: ignore[operator]
-        return value  # type: ignore[return-value]
+    if value.__class__ is int and 0 <= value < 2**32:
+        return value
     if not _is_integer(value, 0, 2**32 - 1):
         raise CallerError(f"{what} must be a whole number from 0 to 2^32-1")
     return cast(int, value)

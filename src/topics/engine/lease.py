@@ -197,16 +197,22 @@ class Leases:
 
     def choose_run(self, count: int, look: Look) -> range | None:
         """The same, where they are in a row and were never delivered; None: ask for them one by one."""
-        if self._reclaim or not (self._ahead or self._look(count, look)):
-            return None
-        return self._take(count)
+        run = range(0)
+        while not (run or self._reclaim) and (self._ahead or self._look(count, look)):
+            run = self._take(count)
+        return run or None
 
     def _take(self, count: int) -> range:
-        """The first run that was looked up, or so many of it."""
+        """The first run that was looked up, or so many of it; nothing that was delivered or set aside since."""
         run = self._ahead.popleft()
         if len(run) > count:
             self._ahead.appendleft(run[count:])
-        return run[:count]
+        taken = run[:count]
+        if self.deliveries.keys().isdisjoint(taken):
+            return taken
+        fresh = _runs([seq for seq in taken if seq not in self.deliveries])
+        self._ahead.extendleft(reversed(fresh[1:]))
+        return fresh[0] if fresh else range(0)
 
     def _look(self, count: int, look: Look) -> bool:
         while not self._ahead:
@@ -455,6 +461,11 @@ class Leases:
             self._looked = self._ahead[0].start - 1
             self._ahead.clear()
 
+    def look_again(self) -> None:
+        """Records may have come back that were passed over: jobs are looked up from the beginning."""
+        self._looked = 0
+        self._ahead.clear()
+
     def keep(self, live: Set[int]) -> None:
         """Only these of the jobs with a counter live."""
         self.gone([seq for seq in self.deliveries if seq not in live])
@@ -502,8 +513,8 @@ class Leases:
 
     def restart(self) -> None:
         """Replay is over: look for jobs from the beginning [QRC-8]."""
-        self.cursor = self._looked = 0
-        self._ahead.clear()
+        self.cursor = 0
+        self.look_again()
 
     def page(self, after: int, count: int) -> Iterator[int]:
         """Live jobs that are leased or delayed, above a seq, by seq; at most so many."""

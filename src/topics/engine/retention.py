@@ -115,8 +115,14 @@ def _excess(core: Core, topic: Topic) -> tuple[int, int, int]:
         found = _lowest(core, topic)
         if not topic.index.is_miscounted:
             return found
-        topic.recount()
+        _count_again(topic)
     return 0, 0, 0
+
+
+def _count_again(topic: Topic) -> None:
+    """What lives is not what it was: jobs that are lost are nobody's any more."""
+    topic.recount()
+    topic.check_leases()
 
 
 def _lowest(core: Core, topic: Topic) -> tuple[int, int, int]:
@@ -171,7 +177,7 @@ def catch_up(core: Core, topic: Topic) -> None:
     if topic.retry:
         topic.mark_again()
     if topic.index.is_miscounted:
-        topic.recount()
+        _count_again(topic)
     if topic.caps_due:
         topic.caps_due = False
         try_caps(core, topic)

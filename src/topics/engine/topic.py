@@ -595,6 +595,8 @@ class Topic:
         self._add(found.records - self.count, found.bytes - self.bytes)
         self.index.note_counted()
         self.forget_ahead()
+        if self.leases is not None:
+            self.leases.look_again()
 
     def check_leases(self) -> None:
         """Leave out what the queue knows of jobs that are not live, where records went without a word."""

@@ -306,6 +306,8 @@ class LoopOwner(LockedOwner):
         self._gave_way = False
         self._stretch = threading.local()
         self._syncs: dict[str, _Syncs] = {}
+        self._is_refused = False
+        """The system gave no thread or event for syncs once: it is not asked again."""
 
     def lend(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on the loop is the owner; called on it, while nobody else uses the engine."""
@@ -316,11 +318,13 @@ class LoopOwner(LockedOwner):
     def take_back(self) -> None:
         """Whoever enters is the owner again; called on the loop, which does nothing to the engine any more."""
         loop, self._loop = self._loop, None
-        for lane, syncs in self._syncs.items():
+        begun, self._syncs = self._syncs, {}
+        for lane, syncs in begun.items():
             if loop is not None:
                 loop.remove_reader(syncs.syncer.fileno())
             if syncs.done is not None:
-                self._lane(lane).put(partial(self._wait_for_sync, syncs))
+                # Not in the lane itself: whatever is there may wait for this sync.
+                self._lane(f"{lane}-sync").put(partial(self._wait_for_sync, syncs))
         with self:
             self._take_reports()
         while self._works:
@@ -385,16 +389,22 @@ class LoopOwner(LockedOwner):
         if self._loop is None:
             return False
         if lane not in self._syncs:
-            try:
-                syncer = kernel.syncer()
-            except OSError as error:
-                log.warning("syncs need the interpreter: %s", error)
-                syncer = None
+            syncer = self._make_syncer()
             if syncer is None:
                 return False
             syncs = self._syncs[lane] = _Syncs(syncer)
             self._loop.add_reader(syncer.fileno(), self._sync_ended, syncs)
         return True
+
+    def _make_syncer(self) -> kernel.Syncer | None:
+        if self._is_refused:
+            return None
+        try:
+            return kernel.syncer()
+        except OSError as error:
+            log.warning("syncs will need the interpreter: %s", error)
+            self._is_refused = True
+            return None
 
     def sync(self, lane: str, descriptor: int, done: Synced) -> None:
         syncs = self._syncs[lane]

@@ -206,7 +206,7 @@ class SegmentReader:
         None: it takes a closer look, unless they are intact, within `max_bytes`, not only a few of many, and the kernel
         is there.
         """
-        if not self._is_readable(segment):
+        if max_bytes <= 0 or not self._is_readable(segment):
             return None
         if segment.cold:
             return self._cold_page(segment, first, most, max_bytes, wanted, cold)

@@ -40,7 +40,6 @@ from topics.errors import (
     WalClosed,
     WalError,
     WalFull,
-    WalIo,
     WalReadOnly,
     WriteFailed,
 )
@@ -632,12 +631,12 @@ class Shard:
 
     def _end_sync(self, sync: SyncUnderWay, error: OSError | None) -> None:
         """The owner has synced a file by itself."""
+        outcome: Exception | None = None
         try:
             self.log.end_sync(sync, error)
-        except WalIo as failed:
-            self._synced(failed)
-        else:
-            self._synced(None)
+        except Exception as failed:  # noqa: BLE001 - an outcome like any other, and whoever waits for it is told
+            outcome = failed
+        self._synced(outcome)
 
     def when_synced(self, done: Done) -> None:
         """Call back when everything written by now is synced, which is asked for; or when it cannot be [S-77]."""

@@ -402,10 +402,12 @@ class SegmentedLog:
 
         Until then nobody else syncs, cuts or leaves the segment, and its descriptor stays open.
         """
-        active = self._writable()
-        assert active.file is not None
+        active = self._active
+        if active is None or active.file is None or not self._sync_lock.acquire(blocking=False):
+            return None
         descriptor = descriptor_of(active.file)
-        if descriptor is None or not self._sync_lock.acquire(blocking=False):
+        if descriptor is None or self._closed or self._failed is not None:
+            self._sync_lock.release()
             return None
         return SyncUnderWay(active, active.logical, self.clock.monotonic_ns(), descriptor)
 
@@ -531,6 +533,7 @@ class SegmentedLog:
         old = self._writable()
         self.prepare_next(size)
         with self._sync_lock:
+            self.check()  # a sync that was waited for may have failed: another one would prove nothing [W-17]
             self._sync_active(old)
             self.fs.point("wal.rotate.after_sync")
             self._announce()
@@ -693,9 +696,10 @@ class SegmentedLog:
         try:
             if active is not None and self._failed is None:
                 with self._sync_lock:
-                    active.to(State.ROTATING)
-                    self._sync_active(active)
-                if finalize:
+                    if self._failed is None:
+                        active.to(State.ROTATING)
+                        self._sync_active(active)
+                if finalize and self._failed is None:
                     self._finalize(active)
         finally:
             if ready is not None:

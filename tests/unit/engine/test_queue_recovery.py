@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.engine.kit import STOPS, after_every_stop, everything
 from tests.unit.engine.kit_queue import QUEUE, Queue
+from tests.unit.engine.test_tiering import flip_stub
 from topics.engine import queue
 from topics.engine.lease import ROOM
 from topics.errors import CommitFailed, ShardReadOnly, TopicsError
@@ -405,3 +406,31 @@ def test_replaying_any_history_gives_the_leases_that_were_shown(data: st.DataObj
     for _ in range(2):
         store.kill()
         assert (store.engine.leases(QUEUE), store.counts(), store.live()) == shown
+
+
+def test_jobs_that_are_lost_under_their_leases_count_nowhere_and_starve_nobody() -> None:
+    """[QOB-1, WRK-3] An index in the cold tier is found damaged: what it held is no job any more."""
+    store = Queue("cold")
+    store.produce(6)
+    store.settle()
+    assert store.claim(3, lease_ms=600_000) == [1, 2, 3]
+    flip_stub(store, 0)
+    store.engine.read(QUEUE, 0)
+    assert store.counts() == (3, 0, 0)
+    stream = store.work("x", max=10)
+    store.pass_time(1000)
+    assert [job.seq for job in stream.jobs] == [4, 5, 6]
+    assert store.engine.ack(QUEUE, "w", [1]).ready == 0
+
+
+def test_jobs_that_come_back_with_their_index_are_to_be_had_again() -> None:
+    """[CLM-2, S-316] Also where a claim has passed them over meanwhile."""
+    store = Queue("cold")
+    store.produce(9)
+    store.settle()
+    flip_stub(store, 0)
+    assert store.claim(20) == [4, 5, 6, 7, 8, 9]
+    for _ in range(3):
+        store.relocate()
+    assert store.counts() == (3, 6, 0)
+    assert store.claim(20) == [1, 2, 3]

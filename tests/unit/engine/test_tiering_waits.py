@@ -662,3 +662,20 @@ async def passes_until(is_so: Callable[[], bool]) -> None:
 def write_of(value: str) -> Write:
     limits = Limits()
     return Write(LIVE, prepare([new(value)], limits), None, None, None, None)
+
+
+def test_a_read_whose_first_record_is_beyond_its_budget_is_answered_with_it_alone(tmp_path: Path) -> None:
+    """[RD-6, S-320] What is next is not cold, and there is nothing left of the budget."""
+    root, config = FolderRoot(OsFs(), f"{tmp_path}/cold"), config_of(segment_max_events=3, hot_retain_segments=2)
+    with Engine.open(f"{tmp_path}/store", config, cold=root) as engine:
+        engine.put_topic(OLD, {"durability": "fsync"})
+        for n in range(1, 21):
+            engine.append(OLD, [new(f"{n}" + "x" * 40_000)])
+        engine.checkpoint(full=True)
+        move(engine)
+    with Engine.open(f"{tmp_path}/store", config, cold=root) as engine:
+        last = max(one.last for one in segments_of(engine, OLD) if one.cold)
+        asked = Query.parse(OLD, last - 1, None, 10, 1000, None, 0, engine.core.limits)
+        read = in_thread(lambda: engine._call(lambda done: reading.read(engine.core, asked, done, Projection())))
+        found = read.result(kit.WAIT_S)
+        assert (found.count, found.next_from_seq) == (1, last)

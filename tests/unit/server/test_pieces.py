@@ -42,7 +42,7 @@ def finished(steps: Any) -> Any:
 def at_once(body: bytes) -> WriteBody | None:
     try:
         return _WRITE.decode(body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
@@ -51,7 +51,7 @@ def in_pieces(chunks: list[bytes]) -> tuple[WriteBody, list[list[ParsedRecord]]]
     found = finished(pieces.decoded(chunks))
     try:
         return None if found is None else (_WRITE.decode(found.around), found.runs)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

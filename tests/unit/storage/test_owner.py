@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from tests.unit.storage import kit
-from tests.unit.wal.kit import WAIT_S, Gate, HookFs, finish, spawn
+from tests.unit.wal.kit import WAIT_S, Gate, HookFs, TellingLock, finish, spawn
 from topics.clock import SystemClock
 from topics.codec import kernel
 from topics.errors import CommitFailed, TopicsError, WalClosed
@@ -730,12 +730,120 @@ def test_a_sync_that_outlives_the_loop_is_waited_for(tmp_path: Path, monkeypatch
         lent.shard.submit(kit.append(1, durable=True), 1, outcomes.append, durable=True)
         await lent.until(lambda: bool(syncer.asked))
         lent.owner.take_back()
-        assert lent.owner.queued(lent.shard._lane) == 2  # the sync, and who waits for it
         syncer.end()
         await asyncio.get_running_loop().run_in_executor(None, lent.owner.close)
         assert [type(one) for one in outcomes] == [Lsn]
         with lent.owner:
             assert lent.shard.close()
+
+    asyncio.run(play())
+
+
+async def rotating(lent: Lent, syncer: HeldSyncer) -> tuple[asyncio.Future[Any], asyncio.Future[Any]]:
+    """Somebody waits for the sync under way, and somebody else for the next file, whose helper waits for that sync."""
+    first = lent.write()
+    await lent.until(lambda: len(syncer.asked) == 1)
+    syncer.end()
+    await first
+    second = lent.write()
+    await lent.until(lambda: len(syncer.asked) == 2)
+    third = lent.write(64_000)
+    waits, log = threading.Event(), lent.shard.log
+    log._sync_lock = TellingLock(waits, log._sync_lock)  # type: ignore[assignment]
+    await lent.until(waits.is_set)
+    return second, third
+
+
+@needs_syncer
+def test_closing_ends_though_a_helper_waits_for_the_sync_that_outlives_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[S-73, API-5] Whoever waits for the sync's end does not stand behind those who wait for the sync."""
+
+    async def play() -> None:
+        syncer = HeldSyncer()
+        lent = Lent(tmp_path, monkeypatch, syncer)
+        second, third = await rotating(lent, syncer)
+        lent.owner.take_back()
+        syncer.end()
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.get_running_loop().run_in_executor(None, lent.owner.close)
+        assert isinstance(second.result(), Lsn)
+        assert isinstance(third.result(), Lsn)
+
+    asyncio.run(play())
+
+
+@needs_syncer
+def test_a_rotation_that_waited_for_a_sync_that_failed_does_not_sync_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[W-17, S-78] The system forgets pages that it could not write: a later success is not about them."""
+
+    async def play() -> None:
+        syncer = HeldSyncer()
+        lent = Lent(tmp_path, monkeypatch, syncer)
+        second, third = await rotating(lent, syncer)
+        synced = lent.shard.log.synced()
+        syncer.end(errno.EIO)
+        assert isinstance(await second, CommitFailed)
+        assert isinstance(await third, TopicsError)
+        await lent.until(lambda: not lent.shard._busy)
+        assert lent.shard.state == "read_only"
+        assert lent.shard.log.synced() == synced < lent.shard.log.position()
+
+    asyncio.run(play())
+
+
+@needs_syncer
+def test_an_owner_that_is_lent_again_hears_of_its_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-74: also if a sync was under way when it was taken back."""
+
+    async def play() -> None:
+        syncers = [HeldSyncer(), HeldSyncer()]
+        lent = Lent(tmp_path, monkeypatch, None)
+        monkeypatch.setattr(kernel, "syncer", iter(syncers).__next__)
+        outcomes: list[Lsn | TopicsError] = []
+        lent.shard.submit(kit.append(1, durable=True), 1, outcomes.append, durable=True)
+        await lent.until(lambda: bool(syncers[0].asked))
+        lent.owner.take_back()
+        syncers[0].end()
+        await asyncio.get_running_loop().run_in_executor(None, lent.owner.wait_idle)
+        assert [type(one) for one in outcomes] == [Lsn]
+        lent.owner.lend(asyncio.get_running_loop())
+        lent.seq = 1
+        again = lent.write()
+        await lent.until(lambda: bool(syncers[1].asked))
+        syncers[1].end()
+        assert isinstance(await again, Lsn)
+        assert await lent.close() == [1, 2]
+
+    asyncio.run(play())
+
+
+@needs_syncer
+def test_a_log_that_is_latched_before_its_sync_begins_fails_whoever_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[S-71, S-73] A helper may find the disk broken at any moment: what was accepted has one outcome."""
+
+    async def play() -> None:
+        lent = Lent(tmp_path, monkeypatch, HeldSyncer())
+        opened: asyncio.Future[Lsn | TopicsError] = asyncio.get_running_loop().create_future()
+        lent.seq = 1
+        lent.shard.submit(kit.append(1), 1, opened.set_result, durable=False)
+        await opened
+        complete = lent.shard._complete
+
+        def then_latched(batch: Any) -> None:
+            complete(batch)
+            lent.shard.log._latch("sync of a new segment")
+
+        monkeypatch.setattr(lent.shard, "_complete", then_latched)
+        written = lent.write()
+        assert isinstance(await written, CommitFailed)
+        assert not lent.shard._syncing
+        assert lent.shard.state == "read_only"
 
     asyncio.run(play())
 
@@ -749,9 +857,12 @@ def test_where_no_thread_is_to_be_had_python_syncs(tmp_path: Path, monkeypatch: 
 
     async def play() -> None:
         lent = Lent(tmp_path, monkeypatch, None)
-        monkeypatch.setattr(kernel, "syncer", refuse)
-        assert isinstance(await lent.write(), Lsn)
+        asked: list[None] = []
+        monkeypatch.setattr(kernel, "syncer", lambda: (asked.append(None), refuse())[1])
+        for _ in range(3):
+            assert isinstance(await lent.write(), Lsn)
         assert not lent.owner._syncs
-        assert await lent.close() == [1]
+        assert len(asked) == 1
+        assert await lent.close() == [1, 2, 3]
 
     asyncio.run(play())

@@ -283,6 +283,30 @@ class Gate:
         self._open.set()
 
 
+class TellingLock:
+    """A lock, or the one that is given, that tells when somebody has come who has to wait."""
+
+    def __init__(self, came: threading.Event, lock: Any = None) -> None:
+        self._lock = lock or threading.Lock()
+        self._came = came
+
+    def acquire(self, blocking: bool = True) -> bool:
+        if self._lock.acquire(blocking=False):
+            return True
+        if blocking:
+            self._came.set()
+        return blocking and bool(self._lock.acquire())
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
 def hooked(disk: Disk, hook: Callable[[str, str], None]) -> Fs:
     return cast(Fs, HookFs(disk.fs, hook))
 

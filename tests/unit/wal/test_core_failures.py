@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -53,6 +54,40 @@ def test_a_sync_that_would_succeed_again_is_not_tried_after_a_failure(disk: kit.
         log.sync()
     assert disk.calls(mark) == []
     assert log.close() is False
+
+
+def test_a_rotation_that_waited_for_a_sync_that_failed_proves_nothing(disk: kit.Disk, kind: kit.Kind) -> None:
+    """W-17, R-2: it does not sync again, and nobody takes that for his own."""
+    gate = kit.Gate()
+
+    def stop(op: str, path: str) -> None:
+        if op == "fdatasync" and not gate.reached.is_set():
+            gate.stop()
+            raise OSError(5, "lost")
+
+    hooked = kit.hooked(disk, stop)
+    log = kit.start_core(kind, disk)
+    log.write([kind.unit(1)])
+    active = log._active
+    assert active is not None
+    active.file = hooked.open(log.path(active.id), "rw")
+    position = log.position()
+    failing = kit.spawn(lambda: log.sync_to(position))
+    gate.wait_reached()
+    waits = threading.Event()
+    log._sync_lock = kit.TellingLock(waits, log._sync_lock)  # type: ignore[assignment]
+    rotating = kit.spawn(log.rotate)
+    assert waits.wait(kit.WAIT_S)
+    gate.open()
+    with pytest.raises(WalIo):
+        kit.finish([failing])
+    with pytest.raises(WalReadOnly):
+        kit.finish([rotating])
+    with pytest.raises(WalReadOnly):
+        log.sync_to(position)
+    assert log.synced() < position
+    assert_latched(log, kind)
+    log.close()
 
 
 def test_a_failed_sync_in_rotation_latches_the_log(disk: kit.Disk, kind: kit.Kind) -> None:

@@ -212,22 +212,6 @@ def test_batch_has_one_timer_that_ends_with_the_log(disk: kit.Disk) -> None:
     assert not threads_since(before)
 
 
-class TellingLock:
-    """A lock that tells when somebody has come who has to wait."""
-
-    def __init__(self, came: threading.Event) -> None:
-        self._lock = threading.Lock()
-        self._came = came
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self._came.set()
-            self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
-
-
 class Threads:
     """`threading` for the timer, whose threads stop at a gate on their way, and whose locks tell who has to wait."""
 
@@ -240,8 +224,8 @@ class Threads:
         self._step = step
         self._came = threading.Event()
 
-    def Lock(self) -> TellingLock:
-        return TellingLock(self._came)
+    def Lock(self) -> kit.TellingLock:
+        return kit.TellingLock(self._came)
 
     def wait_stuck_or_done(self, one: Future[None]) -> None:
         """Until a thread has come to a lock that another one holds, or is through."""

@@ -35,6 +35,8 @@ from xxhash import xxh3_64_intdigest
 
 from topics.codec import kernel
 from topics.codec.control import MARK, TYPES, Body, CheckpointMark, OpenMark, decode_body, encode_body
+from topics.codec.offsets import SIZE as OFFSET_BYTES
+from topics.codec.offsets import at as offset_at
 from topics.codec.scan import FileInfo, Place, Scan, zero_tail
 
 APPEND: Final = 1
@@ -67,7 +69,6 @@ _SUM = struct.Struct("<Q")
 _BODY = struct.Struct("<BBQQQHHI")
 _HEADER = struct.Struct("<IBBQQQHHI")
 _DATA_LEN = _FRAME_LEN = struct.Struct("<I")
-_OFFSET = struct.Struct("<Q")
 _TEXT_LENS = struct.Struct("<HH")
 _TEXT_LENS_AT: Final = 30
 
@@ -321,14 +322,6 @@ def fields(buffer: Buffer, offset: int = 0) -> Frame:
     return Frame(type, flags, topic_id, seq, ts, node, tag, data, offset + 4 + frame_len)
 
 
-def payload(buffer: bytes, offset: int) -> tuple[int, bytes | None, bytes]:
-    """`ts`, tag and data of such a frame."""
-    _, _, flags, _, _, ts, node_len, tag_len, data_len = _HEADER.unpack_from(buffer, offset)
-    tag_at = offset + HEADER_BYTES + node_len
-    data_at = tag_at + tag_len
-    return ts, buffer[tag_at:data_at] if flags & HAS_TAG else None, buffer[data_at : data_at + data_len]
-
-
 def data_bytes(buffer: Buffer, offset: int) -> int:
     """How long the payload of such a frame is."""
     size: int = _DATA_LEN.unpack_from(buffer, offset + HEADER_BYTES - _DATA_LEN.size)[0]
@@ -337,8 +330,8 @@ def data_bytes(buffer: Buffer, offset: int) -> int:
 
 def span_bytes(buffer: Buffer, offsets: bytes) -> int:
     """From the first of such frames to the end of the last, by where they begin (codec.offsets)."""
-    first, last = _OFFSET.unpack_from(offsets)[0], _OFFSET.unpack_from(offsets, len(offsets) - _OFFSET.size)[0]
-    size: int = last - first + 4 + _FRAME_LEN.unpack_from(buffer, last)[0]
+    last = offset_at(offsets, len(offsets) // OFFSET_BYTES - 1)
+    size: int = last - offset_at(offsets, 0) + 4 + _FRAME_LEN.unpack_from(buffer, last)[0]
     return size
 
 

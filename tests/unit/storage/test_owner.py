@@ -623,6 +623,21 @@ class Lent:
         return [seq for found in rows for seq in found["seq"][found["type"] == 1].tolist()]
 
 
+def on_lent(
+    dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    play: Callable[[Lent, HeldSyncer], Awaitable[None]],
+    **options: int,
+) -> None:
+    """With a shard whose syncs end when the test says so."""
+
+    async def run() -> None:
+        syncer = HeldSyncer()
+        await play(Lent(dir, monkeypatch, syncer, **options), syncer)
+
+    asyncio.run(run())
+
+
 @needs_syncer
 @pytest.mark.skipif(not hasattr(kernel.installed(), "Syncer"), reason="the native kernel is not installed")
 def test_durable_writes_of_a_server_are_synced_beside_the_interpreter(
@@ -648,9 +663,7 @@ def test_durable_writes_of_a_server_are_synced_beside_the_interpreter(
 def test_nothing_is_acknowledged_before_its_sync_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[INV-1, S-74] What was written while one ran waits for the next."""
 
-    async def play() -> None:
-        syncer = HeldSyncer()
-        lent = Lent(tmp_path, monkeypatch, syncer)
+    async def play(lent: Lent, syncer: HeldSyncer) -> None:
         first = lent.write()
         await lent.until(lambda: len(syncer.asked) == 1)
         second = lent.write()
@@ -665,7 +678,7 @@ def test_nothing_is_acknowledged_before_its_sync_has_ended(tmp_path: Path, monke
         assert isinstance(await second, Lsn)
         assert await lent.close() == [1, 2]
 
-    asyncio.run(play())
+    on_lent(tmp_path, monkeypatch, play)
 
 
 @needs_syncer
@@ -674,9 +687,7 @@ def test_a_sync_that_fails_beside_the_interpreter_latches_the_shard(
 ) -> None:
     """[S-78, W-17] A later success proves nothing about pages that failed."""
 
-    async def play() -> None:
-        syncer = HeldSyncer()
-        lent = Lent(tmp_path, monkeypatch, syncer)
+    async def play(lent: Lent, syncer: HeldSyncer) -> None:
         written = lent.write()
         await lent.until(lambda: bool(syncer.asked))
         syncer.end(errno.EIO)
@@ -686,7 +697,7 @@ def test_a_sync_that_fails_beside_the_interpreter_latches_the_shard(
         await lent.close()
         assert len(syncer.asked) == 1
 
-    asyncio.run(play())
+    on_lent(tmp_path, monkeypatch, play)
 
 
 @needs_syncer
@@ -695,14 +706,13 @@ def test_a_file_is_not_left_while_it_is_synced_beside_the_interpreter(
 ) -> None:
     """[W-16, S-85] Its descriptor stays open; the loop goes on, and the next file begins when the sync has ended."""
 
-    async def play() -> None:
-        syncer = HeldSyncer()
-        lent = Lent(tmp_path, monkeypatch, syncer, file_bytes=8192)
+    async def play(lent: Lent, syncer: HeldSyncer) -> None:
         first = lent.write()
         await lent.until(lambda: bool(syncer.asked))
+        waits, log = threading.Event(), lent.shard.log
+        log._sync_lock = TellingLock(waits, log._sync_lock)  # type: ignore[assignment]
         later = [lent.write(3000) for _ in range(4)]
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await lent.until(waits.is_set)
         assert lent.shard.counters.rotations == 0
         syncer.end()
         assert isinstance(await first, Lsn)
@@ -716,16 +726,14 @@ def test_a_file_is_not_left_while_it_is_synced_beside_the_interpreter(
         assert lent.shard.counters.rotations >= 1
         assert await lent.close() == [1, 2, 3, 4, 5]
 
-    asyncio.run(play())
+    on_lent(tmp_path, monkeypatch, play, file_bytes=8192)
 
 
 @needs_syncer
 def test_a_sync_that_outlives_the_loop_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[S-73, API-5] Whoever waits for it is told, and the file is closed behind it."""
 
-    async def play() -> None:
-        syncer = HeldSyncer()
-        lent = Lent(tmp_path, monkeypatch, syncer)
+    async def play(lent: Lent, syncer: HeldSyncer) -> None:
         outcomes: list[Lsn | TopicsError] = []
         lent.shard.submit(kit.append(1, durable=True), 1, outcomes.append, durable=True)
         await lent.until(lambda: bool(syncer.asked))
@@ -736,7 +744,7 @@ def test_a_sync_that_outlives_the_loop_is_waited_for(tmp_path: Path, monkeypatch
         with lent.owner:
             assert lent.shard.close()
 
-    asyncio.run(play())
+    on_lent(tmp_path, monkeypatch, play)
 
 
 async def rotating(lent: Lent, syncer: HeldSyncer) -> tuple[asyncio.Future[Any], asyncio.Future[Any]]:
@@ -760,9 +768,7 @@ def test_closing_ends_though_a_helper_waits_for_the_sync_that_outlives_the_loop(
 ) -> None:
     """[S-73, API-5] Whoever waits for the sync's end does not stand behind those who wait for the sync."""
 
-    async def play() -> None:
-        syncer = HeldSyncer()
-        lent = Lent(tmp_path, monkeypatch, syncer)
+    async def play(lent: Lent, syncer: HeldSyncer) -> None:
         second, third = await rotating(lent, syncer)
         lent.owner.take_back()
         syncer.end()
@@ -771,7 +777,7 @@ def test_closing_ends_though_a_helper_waits_for_the_sync_that_outlives_the_loop(
         assert isinstance(second.result(), Lsn)
         assert isinstance(third.result(), Lsn)
 
-    asyncio.run(play())
+    on_lent(tmp_path, monkeypatch, play)
 
 
 @needs_syncer
@@ -780,9 +786,7 @@ def test_a_rotation_that_waited_for_a_sync_that_failed_does_not_sync_again(
 ) -> None:
     """[W-17, S-78] The system forgets pages that it could not write: a later success is not about them."""
 
-    async def play() -> None:
-        syncer = HeldSyncer()
-        lent = Lent(tmp_path, monkeypatch, syncer)
+    async def play(lent: Lent, syncer: HeldSyncer) -> None:
         second, third = await rotating(lent, syncer)
         synced = lent.shard.log.synced()
         syncer.end(errno.EIO)
@@ -792,7 +796,7 @@ def test_a_rotation_that_waited_for_a_sync_that_failed_does_not_sync_again(
         assert lent.shard.state == "read_only"
         assert lent.shard.log.synced() == synced < lent.shard.log.position()
 
-    asyncio.run(play())
+    on_lent(tmp_path, monkeypatch, play)
 
 
 @needs_syncer

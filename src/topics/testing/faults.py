@@ -67,7 +67,6 @@ def run_case(subject: Subject, case: Case) -> None:
         fs.clear()
         driver.must_work()
     except Exception as error:
-        text = str(error) if isinstance(error, Violation) else f"{type(error).__name__} leaks: {error}"
-        raise Violation(f"{case.workload}, {case.fault}: {text}") from error
+        raise Violation.of(f"{case.workload}, {case.fault}", error) from error
     finally:
         driver.end()

@@ -21,6 +21,11 @@ How = Literal["crash", "kill"]
 class Violation(Exception):
     """A promise was broken; the message says which and how."""
 
+    @classmethod
+    def of(cls, where: str, error: Exception) -> Violation:
+        """Of what a case met: one already, or an error that nobody should see."""
+        return cls(f"{where}: {error if isinstance(error, cls) else f'{type(error).__name__} leaks: {error}'}")
+
 
 class Driver(Protocol):
     """One life of a system under test and the oracle's view of it."""

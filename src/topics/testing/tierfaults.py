@@ -208,8 +208,7 @@ def run_case(case: Case) -> None:
         progress.complete()
         driver.must_work()
     except Exception as error:
-        text = str(error) if isinstance(error, Violation) else f"{type(error).__name__} leaks: {error}"
-        raise Violation(f"{case.workload}, {case.fault}: {text}") from error
+        raise Violation.of(f"{case.workload}, {case.fault}", error) from error
     finally:
         driver.end()
 

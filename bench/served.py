@@ -68,6 +68,7 @@ def started(module: str, *words: str, pinned: bool = True) -> Iterator[Target]:
     """A module as a process of its own; its first line is its port, and SIGTERM ends it."""
     command = [sys.executable, "-m", module, *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled once, not at every start
     with apart(command, pinned=pinned, env=environment, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         line = child.stdout.readline()

@@ -3,7 +3,8 @@
     docs/performance.md    between `<!-- figures: NAME -->` and `<!-- /figures -->`: every figure of a benchmark
     README.md              between `<!-- bench -->` and `<!-- /bench -->`: what decides, beside whom, won or lost
 
-`python -m bench keep` stores results in docs/data and renews both; a test compares them with what the data say.
+`python -m bench keep` stores results in docs/data and renews both; a test compares them with what the data say. Runs
+without the kernel are stored beside those with it, as `NAME_pure`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,18 @@ ROWS = (
 def stored(data: Path = DATA) -> Results:
     """The results that are kept."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(data.glob("*.json"))]
-    return {result["bench"]: result for result in found}
+    return {name_of(result): result for result in found}
+
+
+def name_of(result: Mapping[str, Any]) -> str:
+    """What a result is stored as."""
+    return str(result["bench"]) + ("_pure" if _kernel(result) == "pure" else "")
+
+
+def _kernel(result: Mapping[str, Any]) -> str | None:
+    """The one that it was measured with; None: it has nothing to do with one."""
+    found: str | None = result["versions"].get("topics kernel")
+    return found
 
 
 def renew(results: Results) -> list[Path]:
@@ -109,10 +121,10 @@ def readme(text: str, results: Results) -> str:
 def figures(result: Mapping[str, Any]) -> str:
     """A table for each group of a benchmark, and where they are from."""
     tables = [_group(group) for group in result["groups"]]
-    kernel = result["versions"].get("topics kernel")
+    kernel, name = _kernel(result), name_of(result)
     with_kernel = f", {kernel} kernel" if kernel else ""
     when = result["started"][:10]
-    link = f"[{result['bench']}.json](data/{result['bench']}.json)"
+    link = f"[{name}.json](data/{name}.json)"
     return "\n".join([*tables, f"{link}: {when}, commit `{result['commit']}`{with_kernel}.\n"])
 
 
@@ -151,17 +163,16 @@ def headlines(results: Results) -> str:
             continue
         cells = (row.what, row.beside, _measured(figure), report.bound_text(figure), _won(figure))
         lines.append("| " + " | ".join(cells) + " |")
-    kernels = sorted({result["versions"].get("topics kernel", "pure") for result in results.values()})
-    said = [*lines, "", _sentence(results, kernels)]
+    said = [*lines, "", _sentence([result for result in results.values() if _kernel(result) != "pure"])]
     if missing:
         said += ["", f"Not stored yet: {'; '.join(missing)}."]
     return "\n".join(said) + "\n"
 
 
-def _sentence(results: Results, kernels: Sequence[str]) -> str:
-    machines = sorted({f"{one['machine']['cores']} cores of {one['machine']['cpu']}" for one in results.values()})
+def _sentence(results: Sequence[Mapping[str, Any]]) -> str:
+    machines = sorted({f"{one['machine']['cores']} cores of {one['machine']['cpu']}" for one in results})
     return (
-        f"Ratios against what ran in turn with it on {', '.join(machines)} ({', '.join(kernels)} kernel). Of rates "
+        f"Ratios against what ran in turn with it on {', '.join(machines)} (native kernel). Of rates "
         "more is better, of times, CPU and memory less. [All figures](docs/performance.md), with what they mean."
     )
 
@@ -203,5 +214,6 @@ def keep(names: Sequence[str], source: Path, data: Path = DATA) -> Iterator[Path
             continue
         if result["quick"]:
             raise ValueError(f"{path.name} is of a quick run, which says nothing of speed")
-        (data / path.name).write_bytes(path.read_bytes())
-        yield data / path.name
+        kept = data / f"{name_of(result)}.json"
+        kept.write_bytes(path.read_bytes())
+        yield kept

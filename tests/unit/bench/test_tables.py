@@ -98,6 +98,20 @@ def test_full_runs_are_stored_and_quick_ones_are_refused(tmp_path: Path) -> None
         list(tables.keep(["y"], source, data))
 
 
+def test_runs_without_the_kernel_are_stored_beside_those_with_it(tmp_path: Path) -> None:
+    """The README tells of those with it alone."""
+    (tmp_path / "results").mkdir()
+    group = ("one record, 64 connections", figure("rate beside Redis", median=0.3))
+    pure = result("http_write", *group, versions={"topics kernel": "pure"}, machine={"cpu": "P", "cores": 9})
+    (tmp_path / "results/http_write.json").write_text(json.dumps(pure))
+    assert list(tables.keep([], tmp_path / "results", tmp_path)) == [tmp_path / "http_write_pure.json"]
+    results = tables.stored(tmp_path)
+    assert results.keys() == {"http_write_pure"}
+    told = tables.headlines({**results, "http_write": result("http_write", *group)})
+    assert "9 cores" not in told
+    assert "(data/http_write_pure.json)" in tables.page("<!-- figures: http_write_pure -->\n<!-- /figures -->", results)
+
+
 SLOW_TO_MAKE = {"spark", "archive", "wal_recovery"}
 """Their groups need a session or a log to be made."""
 

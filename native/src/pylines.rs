@@ -1,5 +1,8 @@
 //! `lines` and `syncer`, as Python sees them: the connections of a server, the writes that were taken from them, and the
 //! thread that makes them durable.
+//!
+//! Calls of the system that do not wait keep the interpreter: a helper that got it meanwhile would keep the event loop
+//! for as long as it works, which is longer than they take.
 
 use crate::alone::alone;
 use crate::frame::Out;
@@ -225,8 +228,7 @@ impl Lines {
 
     /// Writes that were taken, what else came (owner, kind, bytes or error number), and whether there is more.
     fn receive<'py>(&mut self, py: Python<'py>) -> PyResult<Told<'py>> {
-        let table = &mut self.table;
-        let Pass { runs, events, more } = alone(py, || table.receive());
+        let Pass { runs, events, more } = self.table.receive();
         drop(self.table.take_spent());
         let taken = PyList::empty(py);
         for found in runs {
@@ -250,10 +252,8 @@ impl Lines {
 
     /// Answer the writes of a run; whether another pass has something to do then.
     #[pyo3(signature = (run, prefix, topic, first, head, performance, /))]
-    #[allow(clippy::too_many_arguments)]
     fn answer(
         &mut self,
-        py: Python<'_>,
         run: &Bound<'_, Run>,
         prefix: &[u8],
         topic: &str,
@@ -261,8 +261,7 @@ impl Lines {
         head: u64,
         performance: &[u8],
     ) -> bool {
-        let (table, found) = (&mut self.table, &run.get().found);
-        alone(py, || table.answer(found, prefix, topic.as_bytes(), first, head, performance));
+        self.table.answer(&run.get().found, prefix, topic.as_bytes(), first, head, performance);
         self.table.has_more()
     }
 
@@ -290,8 +289,7 @@ impl Lines {
         data: &Bound<'py, PyBytes>,
     ) -> PyResult<(Bound<'py, PyList>, bool)> {
         let handles: Vec<Handle> = lines.into_iter().map(Handle).collect();
-        let (table, raw) = (&mut self.table, data.as_bytes());
-        let left = alone(py, || table.spread(&handles, raw));
+        let left = self.table.spread(&handles, data.as_bytes());
         let waiting = PyList::empty(py);
         for (handle, took) in left {
             self.table.keep(handle, PyBackedBytes::from(data.clone()), took);
@@ -324,9 +322,8 @@ impl Lines {
     }
 
     /// Send what waits; whether another pass has something to tell then.
-    fn flush(&mut self, py: Python<'_>) -> bool {
-        let table = &mut self.table;
-        alone(py, || table.flush());
+    fn flush(&mut self) -> bool {
+        self.table.flush();
         drop(self.table.take_spent());
         self.table.has_more()
     }

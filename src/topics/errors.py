@@ -52,7 +52,11 @@ The three branches say who must act; the subsystem bases say where it happened.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+UNEXPECTED: Final = "an unexpected error"
+"""What a bug is called in the log, where it has its traceback, and to whoever asked [ERR-6]."""
+UNEXPECTED_TOLD: Final = f"{UNEXPECTED}; the log of the process has it"
 
 
 class TopicsError(Exception):

@@ -1,4 +1,4 @@
-"""Helper processes, and commands of the user: the only place of the product that starts one.
+"""Helper processes, and commands of the user: the only place of the product that starts one. And manners of threads.
 
 Work that needs the interpreter for seconds belongs in another process: here it would stall whoever shares the
 interpreter. A helper is started anew, never forked: a fork would hold the store's lock and half of its state. It gets
@@ -32,10 +32,28 @@ _START: Final = (
 )
 _NICE: Final = 10
 """Who answers clients comes first."""
+_FAR_NICE: Final = 15
+"""A thirtieth of a processor that the event loop wants whole: it comes in stretches of some milliseconds."""
 _GRACE_S: Final = 2
 """Within which a helper whose input has ended is gone by itself."""
 
 Send = Callable[[bytes], None]
+
+
+def stand_back(*, far: bool = False) -> None:
+    """From now on this thread takes the processor from nobody: it runs when others wait, or had their share.
+
+    A thread that comes back from a rest may otherwise go before one that has just begun. `far`: its own share is small,
+    for what needs the processor for long and nothing that others wait for. Linux; elsewhere nothing.
+    """
+    if sys.platform == "linux":
+        try:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            me = threading.get_native_id()
+            if far and os.getpriority(os.PRIO_PROCESS, me) < _FAR_NICE:
+                os.setpriority(os.PRIO_PROCESS, me, _FAR_NICE)
+        except OSError as error:
+            log.debug("a helper cannot stand back: %s", error)
 
 
 class HelperDied(OSError):

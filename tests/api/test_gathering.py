@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import threading
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +21,7 @@ from topics.engine.append import append as real_append
 from topics.engine.core import Core, Outcome
 from topics.engine.records import Joined, Sole, prepare
 from topics.model import Limits
-from topics.server import gather, keys
+from topics.server import gather, keys, records, wire
 from topics.server.gather import RUN_RECORDS_MAX, RUN_WRITES_MAX
 from topics.server.known import HEADS_MAX
 from topics.testing import ManualClock
@@ -243,6 +244,63 @@ def test_writes_are_answered_once_whatever_happens(
         assert sorted(answer.json()["first_seq"] for answer in answers) == [6, 7, 8]
         assert server.on_loop(lambda: [key.usage.inflight for key in server.server.app.keys.keys]) == [0]
     assert "decided again" in caplog.text
+
+
+def breaks_once(real: Callable[..., Any], at: int = 1) -> Callable[..., Any]:
+    """The same, but the call of this number breaks."""
+    calls: list[None] = []
+
+    def call(*args: Any) -> Any:
+        calls.append(None)
+        if len(calls) == at:
+            raise RuntimeError("nobody foresaw it")
+        return real(*args)
+
+    return call
+
+
+def status_or_end(client: RawClient) -> int:
+    """Of the next answer; 0: the connection ended instead."""
+    try:
+        return client.answer().status
+    except (AssertionError, ConnectionResetError):
+        return 0
+
+
+@pytest.mark.parametrize("key", ["", "of-all"], ids=["lines", "carriers"])
+@pytest.mark.parametrize("durability", ["ephemeral", "fsync"])
+def test_writes_that_are_decided_are_answered_though_deciding_breaks(
+    topic: str, durability: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[ERR-6, RES-7] Nobody was told yet: each of them is told that something went wrong, and goes on."""
+    with running(env={"TOPICS_API_KEYS": key} if key else {}) as server:
+        keyed = [f"Authorization: Bearer {key}"] if key else []
+        first = write(topic, row(0), more=keyed, config={"durability": durability})
+        request = write(topic, row(1), more=keyed)
+        with known_to(server, 3, first, request) as clients:
+            together(server, clients, [request] * 3)
+            monkeypatch.setattr(gather.records, "log_timing", breaks_once(records.log_timing))
+            broken = together(server, clients, [request] * 3)
+            answers = together(server, clients, [request] * 3)
+        assert [(answer.status, answer.code) for answer in broken] == [(500, "internal")] * 3
+        assert [answer.status for answer in answers] == [200] * 3
+        assert server.on_loop(lambda: server.server.app.buffered.used) == 0
+
+
+def test_an_answer_that_cannot_be_made_keeps_nobody_else_waiting(
+    topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[R-6, RES-7] The one that it was for is closed, and its key's slot is free."""
+    with running(env={"TOPICS_API_KEYS": "of-all"}) as server:
+        request = write(topic, row(1), more=["Authorization: Bearer of-all"])
+        with known_to(server, 3, request) as clients:
+            monkeypatch.setattr(gather.wire, "performance", breaks_once(wire.performance, at=2))
+            with held(server):
+                for one in clients:
+                    one.send(request)
+            assert sorted(status_or_end(one) for one in clients) == [0, 200, 200]
+        assert server.on_loop(lambda: [key.usage.inflight for key in server.server.app.keys.keys]) == [0]
+    assert "answering a write" in caplog.text
 
 
 def test_a_run_is_of_so_many_records_that_nobody_waits_for_it(

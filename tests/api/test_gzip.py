@@ -121,7 +121,7 @@ def test_a_client_that_leaves_while_its_body_is_inflated_gives_its_slot_back(mon
     with running(env=env) as server, server.client(key="k") as client:
         app, held = server.server.app, list[Callable[[], None]]()
 
-        def hold(work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        def hold(work: Callable[[], Any], then: Callable[[Any], None], fail: object) -> None:
             held.append(lambda: then(work()))
 
         monkeypatch.setattr(app, "aside", hold)

@@ -390,6 +390,20 @@ def test_one_that_breaks_while_writes_are_handed_on_is_no_other_s_trouble(
     assert "that came at once" in caplog.text
 
 
+def test_connections_are_closed_where_the_kernel_cannot_answer(
+    server: Running, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[R-6] They are decided, and nobody knows who was told: no connection waits for ever."""
+    request = write(topic, row(1))
+    with in_hand(server, 3, request) as clients:
+        monkeypatch.setattr(lines.Taken, "answer", lambda self, *told: 1 / 0)
+        with held(server):
+            for client in clients:
+                client.send(request)
+        assert [client.rest() for client in clients] == [b""] * 3
+    assert "answering writes" in caplog.text
+
+
 def test_urgent_data_holds_nothing_up(server: Running) -> None:
     """[API-25] A read ends at it, though there is more."""
     asked = get("/v0/health")

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.api.kit import Running, records, running
 from tests.api.watching import open_stream, watch
+from topics.engine import metrics as sweeps
 from topics.engine.metrics import TOPICS_MAX
 from topics.engine.traffic import ACK_BOUNDS_MS, Traffic
 from topics.server import metrics
@@ -333,3 +335,24 @@ def test_reads_deliveries_and_jobs_are_counted() -> None:
         client.post("/v0/topics/q", json=records(1, 2))
         client.post("/v0/topics/q/claim", json={"node": "n", "max": 5})
         assert scrape(client)["topics_jobs_delivered_total"] == 2
+
+
+def test_a_bug_in_a_later_stretch_of_the_sweep_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[ERR-6, MET-1] And the next scrape is none the worse for it."""
+    monkeypatch.setattr(sweeps, "STEP", 2)
+    real = sweeps.Sweep.step
+    steps: list[None] = []
+
+    def step(sweep: sweeps.Sweep) -> bool:
+        steps.append(None)
+        if len(steps) == 2:
+            raise LookupError("unforeseen")
+        return real(sweep)
+
+    with running() as server, server.client() as client:
+        for n in range(6):
+            client.post(f"/v0/topics/t{n}", json=records(1))
+        monkeypatch.setattr(sweeps.Sweep, "step", step)
+        answer = client.get("/v0/metrics", timeout=10)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
+        assert scrape(client)["topics_topics"] == 6

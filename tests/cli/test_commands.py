@@ -21,6 +21,7 @@ from tests.unit.engine.kit import real_config
 from topics import errors
 from topics.cli.completion import bash, fish, known
 from topics.cli.main import COMMANDS, main
+from topics.client.body import topic_path
 from topics.client.sync import Client
 from topics.fs import OsFs
 from topics.testing import Fault, FaultFs
@@ -521,6 +522,34 @@ def test_a_redrive_takes_nothing_of_a_topic_that_was_made_anew_meanwhile(
     assert "was made anew" in ran.err
     assert client.state(name).count == 0
     assert run("queue", "redrive", dead, "--json").told["moved"] == 3
+
+
+def test_a_redrive_deletes_no_letter_of_a_topic_that_was_made_anew_behind_its_copy(
+    run: Run, client: Client, name: str
+) -> None:
+    """[EPO-1] A delete names a seq, and the new topic has it too."""
+    dead = f"{name}.dead"
+    client.create(name, type="queue", dead_letter=dead)
+    client.create(dead)
+    client.append_many(dead, [topics.new(n, meta={"$dead_letter_from": name}) for n in ("a", "b")])
+    call = Client.call
+
+    def make_anew(self: Client, method: str, path: str, *args: Any, **options: Any) -> Any:
+        told = call(self, method, path, *args, **options)
+        if method == "POST" and path == topic_path(name):
+            patched.undo()
+            self.drop(dead)
+            self.append_many(dead, [topics.new(n, meta={"$dead_letter_from": name}) for n in ("c", "d")])
+        return told
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Client, "call", make_anew)
+        ran = run("queue", "redrive", dead)
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+    assert "was made anew" in ran.err
+    assert [record.data for record in client.page(dead).records] == ["c", "d"]
+    assert run("queue", "redrive", dead, "--json").told["moved"] == 2
+    assert [job.data for job in client.claim(name, "w", 10).jobs] == ["a", "c", "d"]
 
 
 @pytest.mark.parametrize("kind", ["log", "queue"])

@@ -56,19 +56,20 @@ def test_a_server_with_a_bug_is_caught(tmp_path: Path, monkeypatch: pytest.Monke
 
 UNFENCED = {
     "the token of a lease is not looked at": (
-        "right = Leases.find\nLeases.find = lambda self, seq, node, id: right(self, seq, node, None)"
+        "right = Leases.find\nLeases.find = lambda self, seq, node, id, now: right(self, seq, node, None, now)"
     ),
     "a lease keeps its token when it is given anew": (
-        "from topics.engine import queue\nqueue.lease_number = lambda run, number: 1"
+        "from topics.engine import claiming\nclaiming.lease_number = lambda run, number: 1"
     ),
     "a lease that is over still counts": (
-        "from topics.engine import queue\n"
-        "right, claiming = Leases.expire, queue._Pass.__init__\n"
-        "def dealt(self, core, topic, *more):\n"
-        "    right(queue.leases_of(topic), core.clock.now_ms())\n"
-        "    claiming(self, core, topic, *more)\n"
-        "queue._Pass.__init__ = dealt\n"
-        "Leases.expire = lambda self, now: None"
+        "from topics.engine.claiming import Pass\n"
+        "right, found, claiming = Leases.expire, Leases.find, Pass.__init__\n"
+        "def dealt(self, core, topic, leases, *more):\n"
+        "    while not right(leases, core.clock.now_ms()): pass\n"
+        "    claiming(self, core, topic, leases, *more)\n"
+        "Pass.__init__ = dealt\n"
+        "Leases.expire = lambda self, now: True\n"
+        "Leases.find = lambda self, seq, node, id, now: found(self, seq, node, id, 0)"
     ),
 }
 """Seeded bugs of fencing: code for the server's process."""

@@ -230,7 +230,7 @@ class _Instance:
     def check(self) -> None:
         """What was read up to now is of this instance, or it is refused."""
         if self._now() != self._found:
-            raise TimingError(f"{self.name} was made anew while its letters were read")
+            raise TimingError(f"{self.name} was made anew while its letters were read or moved")
 
     def key(self, seq: int) -> str:
         """Of the copy of a letter."""
@@ -303,4 +303,5 @@ def _move(client: Client, dead: _Instance, source: str, letter: Record | Job) ->
     told = {"records": rows([copy]), "idempotency_key": dead.key(letter.seq), "create": False}
     client.call("POST", topic_path(source), told, repeatable=True)
     if isinstance(letter, Record):
+        dead.check()  # a seq is all that a delete can say, and a topic made anew has it too
         client.delete(dead.name, seqs=[letter.seq])

@@ -24,7 +24,7 @@ from topics.codec import control, offsets
 from topics.codec.frame import DURABLE
 from topics.engine import forward, lifecycle, retention
 from topics.engine.admission import Turn
-from topics.engine.core import Core, Outcome, control_frame, guarded
+from topics.engine.core import Core, Outcome, control_frame, guarded, unexpected
 from topics.engine.dedupe import Entry, IdempotencyKeys, Pending, Producers, Verdict
 from topics.engine.recent import TOPIC_RECORDS_MAX
 from topics.engine.records import NOTHING, STEP_BYTES, STEP_RECORDS, Given, Prepared, Ready, prepare, steps
@@ -159,7 +159,7 @@ def append(core: Core, write: Write, done: Outcome, *, created: bool = False) ->
         return
     gate = core.gates.get(write.name)
     if gate is not None:
-        gate.append(lambda: append(core, write, done, created=created))
+        gate.append(lambda: guarded(lambda: append(core, write, done, created=created), done))
         return
     topic = core.names.get(write.name)
     if topic is not None:
@@ -629,7 +629,10 @@ class Staged(Ticket):
         head = topic.head
         for one in staged:
             one._published(head)
-        core.wake(topic)
+        try:
+            core.wake(topic)
+        except Exception:  # they are published and told: none of them is to be told again
+            log.exception("waking who follows topic %r", topic.name)
 
     def _apply(self, staged: Sequence[Staged]) -> None:
         topic = self.topic
@@ -682,24 +685,49 @@ class Staged(Ticket):
 
     def _published(self, head: int) -> None:
         core, first, count = self._core, self.seq_before, self.count
-        if self._ceiling:
-            self.topic.reservation.granted(self._ceiling, self._generation)
-            core.reserved.add(self.topic.id)
-        if self.pending is not None:
-            self._table().publish(
-                self.pending, first_seq=first, count=count, head_seq=head, ts=self.ts, logged=self.lsn is not True
-            )
-        turn = self.write.turn
-        waited_ms = None if turn is None else turn.waited_ms
         try:
-            self._done(AppendResult(first, first + count - 1, head, count, self._created, throttle_wait_ms=waited_ms))
-        except Exception:  # it is published: what one caller does with the answer is no other's trouble
+            if self._ceiling:
+                self.topic.reservation.granted(self._ceiling, self._generation)
+                core.reserved.add(self.topic.id)
+            if self.pending is not None:
+                self._table().publish(
+                    self.pending, first_seq=first, count=count, head_seq=head, ts=self.ts, logged=self.lsn is not True
+                )
+            turn = self.write.turn
+            waited_ms = None if turn is None else turn.waited_ms
+            told = AppendResult(first, first + count - 1, head, count, self._created, throttle_wait_ms=waited_ms)
+        except Exception as error:  # those in front of it were told, and those behind it are published as well
+            log.exception("publishing a write to topic %r", self.topic.name)
+            self._fail_late(error)
+            return
+        try:
+            self._done(told)
+        except Exception as error:  # it is published: what one caller does with the answer is no other's trouble
             log.exception("answering a write to topic %r", self.topic.name)
+            self._tell_again(error)
+
+    def _fail_late(self, error: Exception) -> None:
+        """Its records are visible and stay so, but not all that belongs to them is done: nobody was told yet."""
+        try:
+            if self.pending is not None:
+                self._table().fail(self.pending)  # whoever repeats the write waits for that
+        except Exception:
+            log.exception("forgetting the name of a write to topic %r", self.topic.name)
+        self._tell_again(error)
+
+    def _tell_again(self, error: Exception) -> None:
+        """Whoever waits may not have been told: that something went wrong is true, and better than nothing."""
+        try:
+            self._done(unexpected(error))
+        except Exception:
+            log.exception("answering a write to topic %r again", self.topic.name)
 
     def fail(self, error: TopicsError) -> None:
-        self.let_go_of_envelopes()
-        self._withdraw()
-        self._done(error)
+        try:
+            self.let_go_of_envelopes()
+            self._withdraw()
+        finally:
+            self._done(error)
 
     def wait(self, size: int, why: WalFull) -> None:
         """Its shard has no room for so many bytes: nothing of it was staged."""

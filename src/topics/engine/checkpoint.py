@@ -134,15 +134,15 @@ class _Job:
             return
         try:
             ensure_dir(fs, dir)
-            self.cycle.prepare()
-            self._fill(wal, give_way)
+            self.cycle.prepare(give_way)
+            self._fill(wal)
             if self.cycle.due(self.now_ms) or (self.seal and self.cycle.entries):
                 self.cycle.seal()
             self.cycle.sync()
         except Exception as error:  # noqa: BLE001 - whatever it is, the cycle does not count and the tail stays
             self.error = error
 
-    def _fill(self, wal: WalReader, give_way: Callable[[], None]) -> None:
+    def _fill(self, wal: WalReader) -> None:
         """Everything captured, ascending; leading entries below durable floors are not written [S-133]."""
         if self.first <= self.upper and self.cycle.entries and self.cycle.next_seq < self.first:
             self.cycle.seal()
@@ -164,7 +164,7 @@ class _Job:
                 if isinstance(run, GapRun):
                     self.cycle.append_run(low, high - low, run.ts, run.reason, run.hops)
                 else:
-                    self._entries(run, low - run.first, high - run.first, wal, give_way)
+                    self._entries(run, low - run.first, high - run.first, wal)
                 low = high
 
     def _gap(self, run: EntryRun | GapRun, gap: DeadRun, first: int) -> None:
@@ -175,24 +175,22 @@ class _Job:
             ts, hops = int(entry["ts"]), int(entry["flags"]) >> 4
         self.cycle.append_run(first, gap.last - first + 1, ts, gap.reason, hops)
 
-    def _entries(self, run: EntryRun, low: int, high: int, wal: WalReader, give_way: Callable[[], None]) -> None:
+    def _entries(self, run: EntryRun, low: int, high: int, wal: WalReader) -> None:
         limits = self.cycle.input.limits
         most = CHUNK if kernel.native is None else KERNEL_CHUNK
         while low < high:
             if self.cycle.due(self.now_ms):
                 self.cycle.seal()
-                give_way()
             chosen = run.entries[low : min(low + most, high)]
             dead = chosen["flags"] & np.uint8(DELETED | LOST) != 0
             sizes = np.where(dead, 0, chosen["len"]).astype(np.int64)
             n = room(self.cycle.entries, self.cycle.data_len, sizes, limits)
             if not n:
                 self.cycle.seal()
-                give_way()
                 continue
             self._chunk(run, low, low + n, dead[:n], wal)
             low += n
-            give_way()
+            self.cycle.give_way()
 
     def _chunk(self, run: EntryRun, low: int, high: int, dead: np.ndarray, wal: WalReader) -> None:
         """Frames of live records, fillers for the rest, in one write."""

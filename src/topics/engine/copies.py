@@ -6,7 +6,7 @@ destination takes. So the copies, and how far their routers are, go into the log
     what names seqs there          deletes, acks, leases, floors [RRC-7, DEL-6]
     what decides what it takes     its configuration [RRC-3]
     what the source loses          acks, dead letters, age [RRC-8]
-    what the cold tier takes       it may be away at the next start [S-318]
+    what the cold tier takes       it may be away at the next start [S-318]; the hot segment waits for the sync
     another definition             what it passed over is not looked at again [RTR-8]; it waits for the sync, since it
                                    is logged elsewhere, in the group of shard 0
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 
-from topics.engine.core import Core, Outcome
+from topics.engine.core import Core, Outcome, follows, guarded
 from topics.engine.router import Edge
 from topics.engine.topic import Lsn, Topic
 from topics.errors import TopicsError
@@ -36,11 +36,40 @@ def keep(core: Core, topic: Topic) -> None:
         _keep_of(core, edge)
 
 
-def keep_moved(core: Core, topic: Topic, first: int, last: int) -> None:
-    """Log the copies of records that move to the cold tier, which may be away when a start would derive them again."""
-    for edge in core.routers.fed.get(topic.id, ()):
-        if any(one.saved.cursor < last and one.cursor >= first for one in edge.routers):
-            _keep_of(core, edge)
+def keep_moved(core: Core, topic: Topic, first: int, last: int, then: Outcome) -> None:
+    """Log for good the copies of records that move to the cold tier, which may be away when a start would derive them.
+
+    `then` gets None or the error, and nothing is forwarded from the topic before it returns: once the records are cold
+    every copy of them is logged when it is made.
+    """
+    edges = list(core.routers.fed.get(topic.id, ()))
+    made = [edge for edge in edges if core.is_logged(edge.dest) and _is_derived_from(edge, first, last)]
+    if not made:
+        then(None)
+        return
+    for edge in edges:
+        edge.pause()
+    left, failed = len(made), list[object]()
+
+    def logged(error: object) -> None:
+        nonlocal left
+        left -= 1
+        if error is not None:
+            failed.append(error)
+        if not left:
+            try:
+                then(failed[0] if failed else None)
+            finally:
+                for edge in edges:
+                    edge.resume()
+
+    for edge in made:
+        log_durably(core, edge, logged)
+
+
+def _is_derived_from(edge: Edge, first: int, last: int) -> bool:
+    """Whether a start may have to make copies of these records again; those in the log may not be synced."""
+    return any(one.saved.cursor < last and one.cursor >= first for one in edge.routers)
 
 
 def _keep_of(core: Core, edge: Edge) -> None:
@@ -59,14 +88,15 @@ def keep_into(core: Core, topic: Topic) -> None:
 
 
 def log_durably(core: Core, edge: Edge, done: Outcome) -> None:
-    """The same for good; answers None or the error. Of a destination that is not logged nothing survives."""
-    if not core.is_logged(edge.dest):
+    """The same for good; answers None or the error.
+
+    Of a destination that is not logged the positions are: a start derives none of its copies again then.
+    """
+    if core.wal is None:
         done(None)
         return
-    try:
-        log_copies(core, edge, lambda outcome: done(outcome if isinstance(outcome, TopicsError) else None))
-    except TopicsError as error:
-        done(error)
+    logged = follows(lambda outcome: done(outcome if isinstance(outcome, TopicsError) else None), done)
+    guarded(lambda: log_copies(core, edge, logged), done)
 
 
 def log_copies(core: Core, edge: Edge, done: Outcome | None = None) -> None:
@@ -75,7 +105,7 @@ def log_copies(core: Core, edge: Edge, done: Outcome | None = None) -> None:
     What is submitted to its shard behind that is never in the log without it. Who wants to be told waits for the sync.
     """
     dest = edge.dest
-    if not core.is_logged(dest):
+    if core.wal is None or (done is None and not core.is_logged(dest)):
         return
     durable, before = done is not None or dest.durability == "fsync", edge.logged_seq
     carried = edge.carry(durable=durable)

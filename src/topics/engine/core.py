@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from topics import paths
 from topics.clock import Clock
@@ -36,7 +36,7 @@ from topics.engine.topic import Lsn, Ticket, Topic, Totals
 from topics.engine.traffic import Traffic
 from topics.engine.turns import Turns
 from topics.engine.writers import Writers
-from topics.errors import CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
+from topics.errors import UNEXPECTED, UNEXPECTED_TOLD, CommitFailed, EngineClosed, TopicNotFound, TopicsError, WalIo
 from topics.fs import Fs, maps_permit
 from topics.model import SERVER_WRITES, SYSTEM_TOPICS
 from topics.storage.lockfile import FailedSync
@@ -51,6 +51,7 @@ log = logging.getLogger("topics.engine")
 
 TAGS_AT_ONCE: Final = 512
 
+T = TypeVar("T")
 Outcome = Callable[[Any], None]
 """Called once, on the owner, with a result or an exception."""
 
@@ -215,7 +216,7 @@ class Core:
 
     def open_gate(self, name: str) -> None:
         """The creation or deletion of a name is decided: who waited goes on, in order."""
-        for retry in self.gates.pop(name):
+        for retry in self.gates.pop(name, ()):
             self.owner.soon(retry)
 
     def is_logged(self, topic: Topic) -> bool:
@@ -244,7 +245,7 @@ class Core:
         shard = self.shard(topic.id)
         try:
             self._hand_over(shard, frames, count, partial(self._logged, shard.key, topic, ticket), durable, control)
-        except TopicsError:
+        except Exception:  # a ticket that nothing decides would keep the topic waiting for ever
             topic.tickets.remove(ticket)
             raise
         self._noted(shard)
@@ -284,7 +285,7 @@ class Core:
         try:
             unrecorded = all(behind is None for *_, behind in staged)
             self.submit_to(shard, frames, count, committed, durable=True, control=unrecorded)
-        except TopicsError:
+        except Exception:
             for topic, ticket, _ in staged:
                 topic.tickets.remove(ticket)
             raise
@@ -375,16 +376,14 @@ class Core:
             del tickets[: len(run)]
             for ticket in run:
                 ticket.settled = True
-            self.touch(topic)
             try:
+                self.touch(topic)
                 run[0].publish(run)
             except OSError as error:
-                for ticket in run:
-                    ticket.fail(WalIo(error, f"topic {topic.name!r}"))
+                _fail_all(topic, run, WalIo(error, f"topic {topic.name!r}"))
             except Exception as error:  # those behind it must not pay for it, and nobody may wait for ever
                 log.exception("publishing in topic %r", topic.name)
-                for ticket in run:
-                    ticket.fail(CommitFailed(f"topic {topic.name!r}: {error!r}"))
+                _fail_all(topic, run, CommitFailed(f"topic {topic.name!r}: {error!r}"))
         if topic.line:
             self.owner.soon(lambda: self.advance(topic))
 
@@ -423,8 +422,8 @@ class Core:
         topic.next_seq = ticket.seq_before
         for one in failed:
             one.settled = True
-            why = error if one is ticket else CommitFailed(f"a write in front of it failed: {error}")
-            one.fail(why)
+        _fail_all(topic, failed[:1], error)
+        _fail_all(topic, failed[1:], CommitFailed(f"a write in front of it failed: {error}"))
         if topic.line:
             self.owner.soon(lambda: self.advance(topic))
 
@@ -486,6 +485,15 @@ class Core:
         yield from self.held
 
 
+def _fail_all(topic: Topic, tickets: Sequence[Ticket], error: TopicsError) -> None:
+    """What one of them does with it is no other's trouble."""
+    for ticket in tickets:
+        try:
+            ticket.fail(error)
+        except Exception:
+            log.exception("telling of a failure in topic %r", topic.name)
+
+
 def _placed(group: str, done: Callable[[Lsn | TopicsError], None], outcome: ShardLsn | TopicsError) -> None:
     done(outcome if isinstance(outcome, TopicsError) else Lsn(group, *outcome))
 
@@ -496,10 +504,38 @@ def control_frame(body: control.Body, topic: Topic, ts: int, *, durable: bool, m
 
 
 def guarded(work: Callable[[], None], done: Outcome) -> None:
-    """Run work that refuses by raising."""
+    """Run work that refuses by raising; a bug in it is told as well, since somebody waits [ERR-6]."""
     try:
         work()
     except TopicsError as error:
         done(error)
     except OSError as error:
         done(WalIo(error))
+    except Exception as error:
+        log.exception(UNEXPECTED)
+        done(unexpected(error))
+
+
+def unexpected(error: Exception) -> TopicsError:
+    """How a bug is told; what was done is not said."""
+    told = TopicsError(UNEXPECTED_TOLD)
+    told.__cause__ = error
+    return told
+
+
+def follows(then: Callable[[T], None], done: Outcome) -> Callable[[T], None]:
+    """What the log, a disk or the clock calls to go on: guarded like the beginning was."""
+    return lambda outcome: guarded(partial(then, outcome), done)
+
+
+def once(done: Outcome) -> Outcome:
+    """Only the first outcome counts: what is met behind an answer gives no other, and undoes nothing twice."""
+    is_told = False
+
+    def told(outcome: Any) -> None:
+        nonlocal is_told
+        if not is_told:
+            is_told = True
+            done(outcome)
+
+    return told

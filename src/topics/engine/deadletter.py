@@ -53,13 +53,25 @@ def move(core: Core, topic: Topic, due: Sequence[Due], then: Callable[[], None])
         if not left:
             then()
 
+    def read(at: int, cold: ColdRead) -> list[_Letter] | None:
+        """Those of one write; None: it is begun again when they are fetched."""
+        some = due[at : at + BATCH]
+        try:
+            try:
+                return [] if topic.removed else _read(topic, some, cold)
+            except NeedsBlocks as needed:
+                core.cold.fetch(cold, needed.wanted, lambda: begin(at, cold))
+                return None
+        except Exception:  # whoever claims has leases by now, and waits for this [ERR-6]
+            log.exception("topic %r: reading dead letters", topic.name)
+            _stay(topic, [one.seq for one in some])
+            return []
+
     def begin(at: int, cold: ColdRead) -> None:
         """One write after another is begun, each in a stretch of its own; none waits for the one before [P-10]."""
         nonlocal left
-        try:
-            letters = [] if topic.removed else _read(topic, due[at : at + BATCH], cold)
-        except NeedsBlocks as needed:
-            core.cold.fetch(cold, needed.wanted, lambda: begin(at, cold))
+        letters = read(at, cold)
+        if letters is None:
             return
         if at + BATCH < len(due):
             left += 1
@@ -118,9 +130,9 @@ def _move(core: Core, topic: Topic, letters: Sequence[_Letter], then: Callable[[
     if name is None:
         stay("nobody wants them any more")
         return
-    write = appending.Write(name, _copies(topic.name, letters), None, None, True, None)
 
     def copy() -> None:
+        write = appending.Write(name, _copies(topic.name, letters), None, None, True, None)
         if logs_deletes(core, topic):
             core.shard(topic.id).check(0)  # who cannot delete them here must not copy them there, again and again
         appending.append(core, write, copied)

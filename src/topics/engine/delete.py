@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from topics.codec import control
 from topics.engine import copies, lifecycle, retention
-from topics.engine.core import Core, Outcome, control_frame, guarded
+from topics.engine.core import Core, Outcome, control_frame, follows, guarded, once
 from topics.engine.retention import has_caps
 from topics.engine.topic import Change, Lsn, Topic
 from topics.errors import BatchTooLarge, CallerError, TopicsError
@@ -87,12 +87,15 @@ def _keeping_copies(core: Core, topic: Topic, remove: Callable[[Outcome], None],
     for edge in edges:
         edge.pause()
 
+    @once
     def over(outcome: object) -> None:
-        for edge in edges:
-            edge.resume()
-        done(outcome)
+        try:
+            for edge in edges:
+                edge.resume()
+        finally:
+            done(outcome)
 
-    lifecycle.keep_copies(core, edges, lambda error: guarded(lambda: remove(over), over))
+    guarded(lambda: lifecycle.keep_copies(core, edges, follows(lambda error: remove(over), over)), over)
 
 
 def _needs_quiet(topic: Topic) -> bool:

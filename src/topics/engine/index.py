@@ -588,7 +588,7 @@ class Index:
         if self._recent is None or self.overlays or last != self.tail.end:
             return None
         found = self._recent.run(self.topic_id, first, last - first + 1)
-        if found is None or sum(len(frames) for frames, _ in found) > max_bytes:
+        if found is None or (len(found[0][0]) if len(found) == 1 else sum(len(one[0]) for one in found)) > max_bytes:
             return None
         return _rendered(found, wanted)
 

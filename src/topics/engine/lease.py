@@ -3,21 +3,25 @@
 A job that was never delivered is no state at all: it is a live record behind `cursor`, found by looking it up. What was
 delivered and is not done has a delivery counter and is in exactly one of four places:
 
-    held       leased; expires by a heap when somebody looks, without a timer [LSE-2]
+    held       leased; expires by heaps when somebody looks, without a timer [LSE-2]
     delayed    nacked with a delay that is not over
     reclaim    to be had again, lowest seq first, before what was never delivered [CLM-2]
     due        delivered as often as it may be: to be moved to the dead letters [DLQ-2], or being moved
 
 Events (`control.Lease`) are values: a verb has them made here, they are applied by `apply`, logged, and replayed by the
 same `apply`. What happens to records is told by the topic: `done` for acks and moves, `gone` and `below` for what was
-deleted or evicted under its lease [QOB-3]. So `in_flight` and `delayed` are exact at any instant, and memory follows
-the jobs that are in flight or came back, not the jobs.
+deleted or evicted under its lease [QOB-3]. Memory follows the jobs that are in flight or came back, not the jobs.
+
+Nothing here takes longer because of how much is over: `expire` takes up some of it in one call, and says whether that
+was all [P-10]. Once it was, `in_flight`, `delayed` and the order of `choose` are exact at that instant. What is asked
+about single leases, `find` and `page`, is exact in between too: it goes by deadlines.
 
 No clock, no disk, no callers: pure. Owner only.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set, Sized
 from heapq import heapify, heappop, heappush
@@ -35,10 +39,18 @@ ACKED: Final = 3
 DELAY_MS_MAX: Final = 86_400_000
 LOOK_AHEAD: Final = 256
 """Jobs looked up at once."""
+TURN: Final = 256
+"""Leases, delays or rows gone through in one call: about half a millisecond [P-10]."""
+AT_ONCE: Final = 2
+"""So many are looked at whenever one is added, whether they are still wanted."""
+BLOCK_SHIFT: Final = 5
+"""A block has two to the power of this seqs."""
+BLOCKS_TURN: Final = 128
+"""Blocks looked through in one call for leases to list."""
 RUN_SHIFT: Final = 40
 ROOM: Final = 64
 
-_N = TypeVar("_N", int, tuple[int, int], tuple[int, int, int])
+_N = TypeVar("_N", int, tuple[int, int])
 
 Look = Callable[[int, int], Sequence[int]]
 """Live seqs above one, ascending: at least so many, all if there are fewer."""
@@ -47,6 +59,11 @@ Look = Callable[[int, int], Sequence[int]]
 def lease_number(run: int, delivery: int) -> int:
     """The id of a delivery: never the same twice, over runs and queues [LSE-4]."""
     return (run << RUN_SHIFT) + delivery
+
+
+def token(id: int) -> str:
+    """A lease's id as it is told [LSE-4]."""
+    return f"lease_{id:x}"
 
 
 def clamped_ms(asked: int | None, default: int) -> int:
@@ -97,6 +114,14 @@ class Due(NamedTuple):
     deliveries: int
 
 
+class Listed(NamedTuple):
+    """Jobs that are leased or delayed, by seq."""
+
+    seqs: list[int]
+    through: int | None
+    """Up to where they were looked for; None: there are no more."""
+
+
 class Leases:
     """The leases of one queue. Invariant: `deliveries` has every job of the four places, and no other."""
 
@@ -120,12 +145,21 @@ class Leases:
         """Deliveries after which a job is due; 0: never."""
         self._expiries: list[tuple[int, int, int]] = []
         """When leases expire that were handed out together: those of the seqs from the second to before the third."""
+        self._older: list[tuple[int, int, int]] = []
+        """More of them, gone through a few at a time: what no lease ends with any more leaves. Every lease is in a row
+        of one of the two heaps, unless its deadline passed while it was acked."""
+        self._passed_ms = 0
+        """The highest deadline that was taken out of them."""
         self._delays: list[tuple[int, int]] = []
         self._lowest: list[int] = []
         """Of `_reclaim`."""
         self._lowest_due: list[int] = []
-        self._tracked: list[tuple[int, int]] = []
-        """Runs that have all of `deliveries`, lowest first: what a floor passes."""
+        self._blocks: list[int] = []
+        """Where all of `deliveries` are, ascending, in blocks of seqs: for floors that pass them, and for pages."""
+        self._known: set[int] = set()
+        """The same blocks."""
+        self._hand = 0
+        """Which of them is looked at next, whether anything is in it still."""
         self._ahead: deque[range] = deque()
         """Jobs that were never delivered, looked up ahead."""
         self._looked = 0
@@ -133,39 +167,73 @@ class Leases:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def expire(self, now_ms: int) -> None:
-        """What is over by now can be had again; the first thing of every call [LSE-2]."""
-        expiries, delays = self._expiries, self._delays
-        while expiries and expiries[0][0] < now_ms:
-            for lease in self._expiring(*heappop(expiries)):
-                self._end(lease)
-                self._put(lease.seq)
-        while delays and delays[0][0] <= now_ms:
-            ready_at, seq = heappop(delays)
+    def expire(self, now_ms: int) -> bool:
+        """Some of what is over by now can be had again; whether that was all [LSE-2]."""
+        rows, delays = self._earliest() if self._older else self._expiries, self._delays
+        if not (rows and rows[0][0] < now_ms) and not (delays and delays[0][0] <= now_ms):
+            return True
+        left, held = TURN, self.held
+        while left > 0 and (rows := self._earliest()) and rows[0][0] < now_ms:
+            deadline_ms, first, behind = heappop(rows)
+            end = min(behind, first + left)
+            if end < behind:
+                heappush(rows, (deadline_ms, end, behind))
+            left -= end - first
+            self._passed_ms = max(self._passed_ms, deadline_ms)
+            for seq in range(first, end):
+                lease = held.get(seq)
+                if lease is not None and lease.deadline_ms == deadline_ms and not lease.acking:
+                    self._end(lease)
+                    self._put(seq)
+        while left > 0 and self._delays and self._delays[0][0] <= now_ms:
+            left -= 1
+            ready_at, seq = heappop(self._delays)
             if self.delayed.get(seq) == ready_at:
                 del self.delayed[seq]
                 self._put(seq)
+        return not self.is_over(now_ms)
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether there may be something that is over by now and was not taken up."""
+        rows, delays = self._earliest(), self._delays
+        return bool((rows and rows[0][0] < now_ms) or (delays and delays[0][0] <= now_ms))
 
     def next_change_ms(self) -> int | None:
-        """The first instant at which a lease has expired or a delay is over, as things stand."""
-        expiries, delays = self._expiries, self._delays
-        while expiries and not self._expires(expiries[0]):
-            heappop(expiries)
-        while delays and self.delayed.get(delays[0][1]) != delays[0][0]:
+        """The first instant at which a lease has expired or a delay is over, as things stand; or an earlier one."""
+        left, delays = TURN, self._delays
+        while left > 0 and (rows := self._earliest()) and not self._is_current(rows[0]):
+            _, first, behind = heappop(rows)
+            left -= behind - first
+        while left > 0 and delays and self.delayed.get(delays[0][1]) != delays[0][0]:
             heappop(delays)
-        instants = [expiries[0][0] + 1] if expiries else []
+            left -= 1
+        rows = self._earliest()
+        instants = [rows[0][0] + 1] if rows else []
         instants += [delays[0][0]] if delays else []
         return min(instants, default=None)
 
-    def _expiring(self, deadline_ms: int, first: int, behind: int) -> Iterator[Lease]:
-        """Which of these are over at this very instant."""
-        for seq in range(first, behind):
-            lease = self.held.get(seq)
-            if lease is not None and lease.deadline_ms == deadline_ms and not lease.acking:
-                yield lease
+    def _earliest(self) -> list[tuple[int, int, int]]:
+        """The heap whose first row is the first of all."""
+        rows, older = self._expiries, self._older
+        return older if older and (not rows or older[0] < rows[0]) else rows
 
-    def _expires(self, row: tuple[int, int, int]) -> bool:
-        return next(self._expiring(*row), None) is not None
+    def _is_current(self, row: tuple[int, int, int]) -> bool:
+        """Whether any lease ends with this row."""
+        deadline_ms, first, behind = row
+        if self.held.keys().isdisjoint(range(first, behind)):
+            return False
+        leases = map(self.held.get, range(first, behind))
+        return any(lease is not None and lease.deadline_ms == deadline_ms for lease in leases)
+
+    def _push_expiry(self, deadline_ms: int, first: int, behind: int) -> None:
+        heappush(self._expiries, (deadline_ms, first, behind))
+        older = self._older
+        if older:
+            for row in [older.pop() for _ in range(min(AT_ONCE, len(older)))]:  # the last ones: the rest is a heap
+                if self._is_current(row):
+                    heappush(self._expiries, row)
+        elif len(self._expiries) > _room(self.held):
+            self._older, self._expiries = self._expiries, []
 
     # -- a claim pass --------------------------------------------------------------------------------------------------
 
@@ -178,10 +246,14 @@ class Leases:
                 self._put(seq)
 
     def choose(self, count: int, look: Look) -> list[int]:
-        """The next jobs in the order of [CLM-2]. They are to be claimed, or put back, before anything else happens."""
+        """The next jobs in the order of [CLM-2]. They are to be claimed, or put back, before anything else happens.
+
+        Fewer than there are, if many are due instead: `has_back` tells.
+        """
         chosen: list[int] = []
-        heap = self._lowest
-        while heap and len(chosen) < count:
+        heap, left = self._lowest, TURN + count
+        while heap and len(chosen) < count and left:
+            left -= 1
             seq = heappop(heap)
             if seq not in self._reclaim or (chosen and chosen[-1] == seq):
                 continue
@@ -191,14 +263,19 @@ class Leases:
                 heappush(self._lowest_due, seq)
             else:
                 chosen.append(seq)
-        while len(chosen) < count and (self._ahead or self._look(count - len(chosen), look)):
+        while not heap and len(chosen) < count and (self._ahead or self._look(count - len(chosen), look)):
             chosen += self._take(count - len(chosen))
         return chosen
+
+    @property
+    def has_back(self) -> bool:
+        """Whether there may be jobs still that came back."""
+        return bool(self._lowest)
 
     def choose_run(self, count: int, look: Look) -> range | None:
         """The same, where they are in a row and were never delivered; None: ask for them one by one."""
         run = range(0)
-        while not (run or self._reclaim) and (self._ahead or self._look(count, look)):
+        while count and not (run or self._reclaim) and (self._ahead or self._look(count, look)):
             run = self._take(count)
         return run or None
 
@@ -284,21 +361,28 @@ class Leases:
                 self._moving.remove(seq)
                 self._put(seq)
 
+    def ready_of(self, live: int) -> int:
+        """How many of so many live jobs are neither leased nor delayed [QOB-1]."""
+        return live - self.in_flight - len(self.delayed)
+
     # -- ack, nack, extend ---------------------------------------------------------------------------------------------
 
-    def find(self, seq: int, node: str, id: int | None) -> Lease | None:
-        """The active lease that a call names by node and, where it is fenced, by id [LSE-7, LSE-8]."""
+    def find(self, seq: int, node: str, id: int | None, now_ms: int) -> Lease | None:
+        """The active lease that a call names by node and, where it is fenced, by id [LSE-3, LSE-7, LSE-8]."""
         lease = self.held.get(seq)
         if lease is None or lease.acking or lease.node != node or (id is not None and lease.id != id):
             return None
-        return lease
+        return lease if now_ms <= lease.deadline_ms else None
 
-    def begin_acks(self, node: str, seqs: Sequence[int], ids: Sequence[int | None]) -> tuple[list[int], list[int]]:
+    def begin_acks(
+        self, node: str, seqs: Sequence[int], ids: Sequence[int | None], now_ms: int
+    ) -> tuple[list[int], list[int]]:
         """The delete of jobs is on its way: of those with a lease that the call names, and the others [ACK-3]."""
         begun: list[int] = []
         skipped: list[int] = []
+        find = self.find
         for seq, id in zip(seqs, ids, strict=True):
-            lease = self.find(seq, node, id)
+            lease = find(seq, node, id, now_ms)
             if lease is None:
                 skipped.append(seq)
             else:
@@ -320,7 +404,8 @@ class Leases:
             lease = self.held.get(seq)
             if lease is not None and lease.acking:
                 lease.acking = False
-                self._push_expiry(lease.deadline_ms, seq, seq + 1)
+                if lease.deadline_ms <= self._passed_ms:
+                    self._push_expiry(lease.deadline_ms, seq, seq + 1)
 
     def release(self, lease: Lease, ready_at_ms: int = 0) -> Event:
         """Give a lease up; the job is ready at once, or then [NAK-1, WRK-6]."""
@@ -348,8 +433,9 @@ class Leases:
         if lease is None or lease.id != event.lease_id:
             return
         if event.event == EXTENDED:
-            lease.deadline_ms = event.deadline_ms
-            self._push_expiry(event.deadline_ms, seq, seq + 1)
+            if lease.deadline_ms != event.deadline_ms:
+                lease.deadline_ms = event.deadline_ms
+                self._push_expiry(event.deadline_ms, seq, seq + 1)
         elif event.event == ACKED:
             self.done((seq,))
         else:
@@ -381,15 +467,26 @@ class Leases:
         return lease
 
     def _track(self, first: int, behind: int) -> None:
-        heappush(self._tracked, (first, behind))
-        if len(self._tracked) > _room(self.deliveries):
-            known = self.deliveries.keys()
-            self._tracked = _tidied(self._tracked, lambda row: not known.isdisjoint(range(*row)))
+        for block in range(first >> BLOCK_SHIFT, ((behind - 1) >> BLOCK_SHIFT) + 1):
+            if block not in self._known:
+                self._add_block(block)
 
-    def _push_expiry(self, deadline_ms: int, first: int, behind: int) -> None:
-        heappush(self._expiries, (deadline_ms, first, behind))
-        if len(self._expiries) > _room(self.held):
-            self._expiries = _tidied(self._expiries, self._expires)
+    def _add_block(self, block: int) -> None:
+        """One more, which has something in it; others leave that have nothing any more."""
+        blocks = self._blocks
+        self._known.add(block)
+        if not blocks or blocks[-1] < block:
+            blocks.append(block)
+        else:
+            insort(blocks, block)
+        if len(blocks) <= ROOM + (len(self.deliveries) >> (BLOCK_SHIFT - 1)):
+            return
+        for _ in range(AT_ONCE):
+            self._hand = at = self._hand % len(blocks)
+            if self.deliveries.keys().isdisjoint(_seqs_of(blocks[at])):
+                self._known.remove(blocks.pop(at))
+            else:
+                self._hand += 1
 
     def _end(self, lease: Lease) -> None:
         del self.held[lease.seq]
@@ -444,12 +541,13 @@ class Leases:
 
     def below(self, floor: int) -> None:
         """Everything below a floor is gone."""
-        tracked, ahead = self._tracked, self._ahead
-        while tracked and tracked[0][0] < floor:
-            first, behind = heappop(tracked)
-            if behind > floor:
-                heappush(tracked, (floor, behind))
-            self.gone(range(first, min(behind, floor)))
+        blocks, ahead = self._blocks, self._ahead
+        passed = bisect_left(blocks, floor >> BLOCK_SHIFT)
+        for block in blocks[: passed + 1]:
+            seqs = _seqs_of(block)
+            self.gone(range(seqs.start, min(seqs.stop, floor)))
+        self._known.difference_update(blocks[:passed])
+        del blocks[:passed]
         while ahead and ahead[0].start < floor:
             run = ahead.popleft()
             if run.stop > floor:
@@ -516,12 +614,25 @@ class Leases:
         self.cursor = 0
         self.look_again()
 
-    def page(self, after: int, count: int) -> Iterator[int]:
-        """Live jobs that are leased or delayed, above a seq, by seq; at most so many."""
-        seqs = [seq for seq, lease in self.held.items() if seq > after and not lease.dead]
-        seqs += [seq for seq in self.delayed if seq > after]
-        seqs.sort()
-        return iter(seqs[:count])
+    def page(self, after: int, count: int, now_ms: int) -> Listed:
+        """Live jobs that are leased or delayed, above a seq: so many of them, or what is found in some blocks."""
+        found: list[int] = []
+        blocks = self._blocks
+        begin = bisect_left(blocks, (after + 1) >> BLOCK_SHIFT)
+        end = begin + BLOCKS_TURN
+        for block in blocks[begin:end]:
+            for seq in _seqs_of(block):
+                if seq > after and self._is_listed(seq, now_ms):
+                    found.append(seq)
+                    if len(found) == count:
+                        return Listed(found, seq)
+        return Listed(found, _seqs_of(blocks[end]).start - 1 if end < len(blocks) else None)
+
+    def _is_listed(self, seq: int, now_ms: int) -> bool:
+        lease = self.held.get(seq)
+        if lease is None:
+            return self.delayed.get(seq, 0) > now_ms
+        return not lease.dead and (lease.acking or now_ms <= lease.deadline_ms)
 
 
 def _runs(seqs: Sequence[int]) -> list[range]:
@@ -537,6 +648,11 @@ def _runs(seqs: Sequence[int]) -> list[range]:
         runs.append(range(seqs[at], seqs[behind - 1] + 1))
         at = behind
     return runs
+
+
+def _seqs_of(block: int) -> range:
+    """The seqs of a block, whatever is in it."""
+    return range(block << BLOCK_SHIFT, (block + 1) << BLOCK_SHIFT)
 
 
 def _room(wanted: Sized) -> int:

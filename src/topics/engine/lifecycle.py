@@ -13,7 +13,7 @@ from typing import NamedTuple
 from topics import paths
 from topics.codec import control
 from topics.engine import copies, retention
-from topics.engine.core import Core, Outcome, control_frame, guarded
+from topics.engine.core import Core, Outcome, control_frame, follows, guarded, once
 from topics.engine.index import Index
 from topics.engine.router import Edge
 from topics.engine.topic import Change, Lsn, Topic
@@ -79,9 +79,9 @@ def create(core: Core, name: str, config: TopicConfig | Mapping[str, object] | N
     def made() -> None:
         core.creating.discard(id)
         core.topics[id] = core.names[name] = topic
+        core.open_gate(name)
         note_ttl(core, topic)
         describe(core, topic)
-        core.open_gate(name)
         done(topic)
 
     core.next_topic_id, core.next_epoch = id + 1, epoch + 1
@@ -101,7 +101,8 @@ def create(core: Core, name: str, config: TopicConfig | Mapping[str, object] | N
 
     body = control.TopicCreate(name=name, epoch=epoch, cfg=parsed.stored())
     try:
-        core.submit(id, control_frame(body, topic, core.clock.now_ms(), durable=True), 1, logged, durable=True)
+        raw = control_frame(body, topic, core.clock.now_ms(), durable=True)
+        core.submit(id, raw, 1, follows(logged, done), durable=True)
     except TopicsError:
         core.creating.discard(id)
         core.open_gate(name)
@@ -295,19 +296,23 @@ def _delete(core: Core, topic: Topic, done: Outcome) -> None:
     for edge in edges:
         edge.pause()
 
+    @once
     def over(outcome: object) -> None:
-        for edge in edges:
-            edge.resume()
-        done(outcome)
+        try:
+            core.open_gate(topic.name)
+            for edge in edges:
+                edge.resume()
+        finally:
+            done(outcome)
 
     def kept(error: TopicsError | None) -> None:
         if error is None:
             _log_deletion(core, topic, over)
         else:
-            core.open_gate(topic.name)
             over(error)
 
-    keep_copies(core, [edge for edge in edges if edge.source is topic], kept)
+    fed = [edge for edge in edges if edge.source is topic]
+    guarded(lambda: keep_copies(core, fed, follows(kept, over)), over)
 
 
 def keep_copies(core: Core, edges: list[Edge], then: Callable[[TopicsError | None], None]) -> None:
@@ -352,15 +357,10 @@ def _log_deletion(core: Core, topic: Topic, done: Outcome) -> None:
             core.removing[topic.id] = lsn
         core.deletes.note_drop(topic, number, lsn, now)
         core.wake(topic)
-        core.open_gate(name)
         remove_files(core, topic.id)
         done(TopicDeleted(True, routers))
 
-    def fail(error: TopicsError) -> None:
-        core.open_gate(name)
-        done(error)
-
-    ticket = Change(remove, fail, topic.next_seq)
+    ticket = Change(remove, done, topic.next_seq)
     frames = None
     if core.wal is not None:
         body = control.TopicDelete(name=name, epoch=topic.epoch, delete_number=number)
@@ -368,7 +368,7 @@ def _log_deletion(core: Core, topic: Topic, done: Outcome) -> None:
     try:
         core.stage(topic, frames, 1, ticket, durable=True, control=True)
     except TopicsError as error:
-        fail(error)
+        done(error)
 
 
 def remove_files(core: Core, topic_id: int) -> None:

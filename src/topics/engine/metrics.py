@@ -197,9 +197,13 @@ class Sweep:
     def step(self) -> bool:
         """Look at some more topics; whether that was all."""
         for topic in self._topics[self._at : self._at + STEP]:
+            leases = None if topic.removed else topic.leases
+            if leases is not None and leases.is_over(self._now):
+                leases.expire(self._now)  # some of what is over; all of it before its queue is counted
+                return False
             if not topic.removed:
                 self._count(topic)
-        self._at += STEP
+            self._at += 1
         if self._at < len(self._topics):
             return False
         self.found.values |= self._sums
@@ -228,7 +232,7 @@ class Sweep:
         sums["topics_bytes_live"] += topic.bytes
         if topic.config.type == "queue":
             sums["topics_queue_topics"] += 1
-            sums["topics_queue_leases_in_flight"] += queue.counters(topic, self._now).in_flight
+            sums["topics_queue_leases_in_flight"] += queue.counters(topic).in_flight
         found.labelled["topics_topics_by_class"][topic.config.durability] += 1
         if self._told < TOPICS_MAX:
             self._told += 1
@@ -249,7 +253,7 @@ class Sweep:
         series["topics_topic_records_live"][name] = topic.count
         series["topics_topic_bytes_live"][name] = topic.bytes
         if topic.config.type == "queue":
-            jobs = queue.counters(topic, self._now)
+            jobs = queue.counters(topic)
             series["topics_topic_queue_ready"][name] = jobs.ready
             series["topics_topic_queue_in_flight"][name] = jobs.in_flight
 

@@ -1,4 +1,4 @@
-"""Queues: leased jobs over the records of a topic (04). The rules are in `lease`; `deadletter` moves what is due.
+"""Queues: leased jobs over the records of a topic (04). The rules are in `lease`, a claim pass is `claiming`.
 
     claim      joins a cohort; a cohort is served by one pass, one pass of a queue after another [A-1, COH-2]
     ack        takes the leases in hand, then one Delete frame for the call, as durable as the class is [S-273]
@@ -21,28 +21,30 @@ filled by themselves, with new jobs and with what others gave back [WRK-3]. Outp
 `worker.resume()`. When the connection ends, for whatever reason, `worker.close()`: what it holds is released [WRK-6].
 
 Leases that survive restarts are synced before the answer; if that fails they are not, and nothing else changes [QRC-5].
-An idle queue has no timer: an alarm is set only while a worker waits and something will expire. Owner only.
+However many are over at once, they are taken up some at a time, each time in a stretch of its own. A pass waits for
+the last of them, and so does an answer that tells how many jobs are ready [LSE-2, P-10]; whether a single lease is
+over needs no waiting. An idle queue has no timer: an alarm is set only while a worker waits and something will expire.
+Owner only.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
-from topics.codec import control, envelope, frame
-from topics.codec.offsets import SIZE
-from topics.engine import copies, deadletter, forward, retention
+from topics.codec import control
+from topics.engine import forward, leaselog, retention
 from topics.engine.alarms import Alarm
+from topics.engine.claiming import Ends, Hand, Pass, tell
 from topics.engine.cold import RETRY_NS
-from topics.engine.core import Core, Outcome, guarded
+from topics.engine.core import Core, Outcome, follows, guarded
 from topics.engine.delete import remove_jobs
-from topics.engine.index import Stored
-from topics.engine.lease import DELAY_MS_MAX, Lease, Leases, claimed, clamped_ms, lease_number, turns
+from topics.engine.lease import DELAY_MS_MAX, Lease, Leases, clamped_ms, token
+from topics.engine.leaselog import SLICE
 from topics.engine.topic import ACK, Topic
 from topics.errors import (
     BatchTooLarge,
@@ -69,21 +71,14 @@ from topics.model import (
     utf8_bytes,
 )
 from topics.paths import U64_MAX
-from topics.storage.segread import Absent
-from topics.storage.tiers.blocks import NeedsBlocks
 
 log = logging.getLogger("topics.engine")
 
 NS_PER_MS: Final = 1_000_000
-SLICE: Final = 96
-"""Jobs handed out, given back or kept longer in one stretch: about a millisecond [P-10]."""
+LISTED: Final = 256
+"""Leases listed in one stretch."""
 _TOKEN = re.compile(r"lease_([0-9a-fA-F]+)")
 _TOKENS = re.compile(r"(?:lease_[0-9a-fA-F]+ )+")
-
-
-def token(id: int) -> str:
-    """A lease's id as it is told [LSE-4]."""
-    return f"lease_{id:x}"
 
 
 def _parse_token(text: object) -> int | None:
@@ -160,50 +155,6 @@ def _listed(value: object, what: str) -> Iterable[object]:
     return value
 
 
-Dealt = tuple[int, int, int, Stored | tuple[bytes, int]]
-"""A job that a pass has given to a claimer: its seq, the lease's id, how often it was delivered; and its frame, or the
-buffer in memory and where in it the frame begins."""
-
-
-class Fresh(NamedTuple):
-    """Jobs in a row that a pass has delivered for the first time; ids count up with seqs."""
-
-    first: int
-    id: int
-    pieces: Sequence[tuple[bytes, bytes]]
-    """Their frames in memory, and where in each buffer they begin (codec.offsets)."""
-
-    def dealt(self) -> Iterator[Dealt]:
-        """One by one."""
-        places = ((frames, at) for frames, offsets in self.pieces for at in array("Q", offsets))
-        return ((self.first + at, self.id + at, 1, place) for at, place in enumerate(places))
-
-
-class Hand(NamedTuple):
-    """All jobs that a pass has given to one claimer, by seq; as `Job`s, or as whoever answers wants them."""
-
-    dealt: Sequence[Dealt]
-    fresh: Sequence[Fresh]
-    """All of them, if it is not empty; `dealt` is then."""
-    size: int
-    deadline: int
-
-    def jobs(self) -> list[Job]:
-        """For everybody."""
-        fresh = [one for run in self.fresh for one in run.dealt()]
-        return [self.job(one) for one in fresh or self.dealt]
-
-    def job(self, dealt: Dealt) -> Job:
-        """One of them."""
-        seq, id, deliveries, found = dealt
-        stored = found if isinstance(found, Stored) else frame.fields(*found)
-        data, meta = envelope.parts(stored.data)
-        return Job(
-            seq=seq, lease_id=token(id), deadline=self.deadline, ts=stored.ts, deliveries=deliveries,
-            tag=None if stored.tag is None else stored.tag.decode(), raw_data=data, raw_meta=meta,
-        )  # fmt: skip
-
-
 def _to_jobs(hand: Hand, ready: int) -> ClaimResult:
     return ClaimResult(hand.jobs(), ready)
 
@@ -271,6 +222,34 @@ class Claims:
         self._alarm: Alarm | None = None
         self._alarm_ms = 0
         self._retry: Alarm | None = None
+        self.waiting: list[Callable[[int], None]] = []
+        """Who goes on when all that is over is taken up."""
+
+    # -- what is over --------------------------------------------------------------------------------------------------
+
+    def wait_swept(self, then: Callable[[int], None]) -> None:
+        """Go on behind the turns that it takes to take up all that is over."""
+        self.waiting.append(then)
+        if len(self.waiting) == 1:
+            self._core.owner.soon(self._sweep)
+
+    def _sweep(self) -> None:
+        """One turn; there is a last one, for no pass begins meanwhile."""
+        now = self._core.clock.now_ms()
+        try:
+            is_over = self._topic.removed or leases_of(self._topic).expire(now)
+        except Exception:  # whoever waits goes on: what is not taken up now is taken up later
+            log.exception("topic %r: taking up leases that are over", self._topic.name)
+            is_over = True
+        if not is_over:
+            self._core.owner.soon(self._sweep)
+            return
+        waiting, self.waiting = self.waiting, []
+        for then in waiting:
+            try:
+                then(now)
+            except Exception:
+                log.exception("topic %r: going on behind leases that are over", self._topic.name)
 
     # -- cohorts -------------------------------------------------------------------------------------------------------
 
@@ -321,22 +300,31 @@ class Claims:
     def _begin(self, cohort: list[Claimer]) -> None:
         core, topic = self._core, self._topic
 
-        def go_on() -> None:
+        def go_on(now: int) -> None:
             if core.names.get(topic.name) is topic:
-                _Pass(core, topic, self._wanting(cohort), self._over, fail).step()
+                wanting = self._wanting(cohort)
+                if not wanting:
+                    self._over()
+                    return
+                ends = Ends(self._over, lambda: gone(wanting), fail, self.stir_later)
+                Pass(core, topic, leases_of(topic), wanting, now, ends).step()
             else:
-                self._over()
-                _again(core, topic.name, cohort)
+                gone(cohort)
+
+        def gone(claimers: list[Claimer]) -> None:
+            self._over()
+            for one in claimers:
+                one.again(core, topic.name)
 
         def fail(error: Exception) -> None:
             self._over()
-            _tell([(one, error) for one in cohort])
+            tell([(one, error) for one in cohort])
 
-        def retain() -> None:
-            _retained(core, topic, go_on, fail)
+        def drained() -> None:
+            up_to_date(core, topic, go_on, fail)
 
         # What was acknowledged in the source of a router before this claim can be claimed here [FWD-9].
-        guarded(lambda: forward.drain(core, topic, retain, fail), fail)
+        guarded(lambda: forward.drain(core, topic, drained, fail), fail)
 
     def _wanting(self, cohort: list[Claimer]) -> list[Claimer]:
         wanting = []
@@ -368,19 +356,27 @@ class Claims:
             self._retry = self._core.alarms.at(self._core.clock.monotonic_ns() + RETRY_NS, self.stir)
 
     def _feed(self) -> None:
+        """End the workers of a topic that is gone; feed the others when it is known which of their slots are free."""
+        topic = self._topic
+        if not topic.removed:
+            swept(self._core, topic, self._fill)
+            return
+        self._stirred = False
+        workers, self.workers = list(self.workers), {}
+        for worker in workers:
+            worker.end(TopicNotFound(topic.name))
+
+    def _fill(self, now: int) -> None:
         """Let workers with free slots claim, all of them together; the rest of the time is the alarm's."""
         self._stirred = False
-        core, topic = self._core, self._topic
+        topic = self._topic
         if topic.removed:
-            workers, self.workers = list(self.workers), {}
-            for worker in workers:
-                worker.end(TopicNotFound(topic.name))
+            self.stir()
             return
-        leases_of(topic).expire(core.clock.now_ms())
         for worker in self.workers:
             worker.missed = worker.refilling
         hungry = [worker for worker in self.workers if worker.refill.wants > 0 and not worker.refilling]
-        if hungry and _ready(topic):
+        if hungry and leases_of(topic).ready_of(topic.count):
             for worker in hungry:
                 worker.refilling = True
             self.join([worker.refill for worker in hungry])
@@ -494,20 +490,6 @@ class _Refill(Claimer):
             claims_of(worker._core, worker._topic).stir()
 
 
-def _tell(answers: Iterable[tuple[Claimer, object]]) -> None:
-    """It is decided: what one claimer does with its answer is no other's trouble."""
-    for claimer, outcome in answers:
-        try:
-            claimer.answer(outcome)
-        except Exception:
-            log.exception("answering a claim")
-
-
-def _again(core: Core, name: str, cohort: Iterable[Claimer]) -> None:
-    for one in cohort:
-        one.again(core, name)
-
-
 # -- the verbs ---------------------------------------------------------------------------------------------------------
 
 
@@ -558,9 +540,13 @@ def ack(core: Core, name: str, asked: Ask, done: Outcome) -> None:
     check_not_system(name)
 
     def go_on(topic: Topic, leases: Leases, now: int) -> None:
-        seqs, skipped = leases.begin_acks(*asked)
+        seqs, skipped = leases.begin_acks(*asked, now)
+
+        def answer() -> None:
+            swept(core, topic, follows(lambda now: done(_acked(topic, len(seqs), skipped)), done))
+
         if not seqs:
-            done(_acked(core, topic, 0, skipped))
+            answer()
             return
 
         def fail(error: TopicsError) -> None:
@@ -569,7 +555,8 @@ def ack(core: Core, name: str, asked: Ask, done: Outcome) -> None:
             claims_of(core, topic).stir()
             done(error)
 
-        remove_jobs(core, topic, seqs, ACK, lambda: done(_acked(core, topic, len(seqs), skipped)), fail)
+        # Here and not above: whatever the staging meets, the leases must not stay as if they were being acked.
+        guarded(lambda: remove_jobs(core, topic, seqs, ACK, answer, fail), fail)
 
     _with_leases(core, name, go_on, done)
 
@@ -583,8 +570,7 @@ def nack(core: Core, name: str, asked: Ask, delay_ms: int, done: Outcome) -> Non
         ready_at = now + delay if delay else 0
 
         def answer(changed: list[int], skipped: list[int]) -> None:
-            counts = counters(topic, core.clock.now_ms())
-            done(NackResult(len(changed), skipped, counts.ready, counts.in_flight))
+            swept(core, topic, follows(lambda now: done(_nacked(topic, len(changed), skipped)), done))
 
         def give_back(lease: Lease) -> control.Lease:
             return leases.release(lease, ready_at)
@@ -639,10 +625,10 @@ class _Change:
         """The next leases; those that are not held by the call any more are skipped [ACK-3]."""
         core, topic, asked, low = self._core, self._topic, self._asked, self._at
         self._at = high = low + SLICE
-        leases = leases_of(topic)
+        leases, now = leases_of(topic), core.clock.now_ms()
         events = []
         for seq, id in zip(asked.seqs[low:high], asked.ids[low:high], strict=True):
-            lease = None if seq in self._changed else leases.find(seq, asked.node, id)
+            lease = None if seq in self._changed else leases.find(seq, asked.node, id, now)
             if lease is None:
                 self._skipped.append(seq)
             else:
@@ -650,7 +636,7 @@ class _Change:
                 events.append((seq, self._change(lease)))
         claims_of(core, topic).stir()
         self._unlogged += 1
-        _log(core, topic, events, self._logged)
+        leaselog.write(core, topic, events, self._logged)
         if high < len(asked.seqs):
             core.owner.soon(self._go_on)
         else:
@@ -659,32 +645,64 @@ class _Change:
     def _go_on(self) -> None:
         if self._topic.removed:
             self._done(TopicNotFound(self._topic.name))
-            return
-        leases_of(self._topic).expire(self._core.clock.now_ms())
-        self.step()
+        else:
+            guarded(self.step, self._done)
 
     def _logged(self) -> None:
         """A stretch is synced, or all are through."""
         self._unlogged -= 1
         if not self._unlogged:
-            self._answer(list(self._changed), self._skipped)
+            guarded(lambda: self._answer(list(self._changed), self._skipped), self._done)
 
 
 def leases(core: Core, name: str, after: int, count: int, done: Outcome) -> None:
     """What is leased and what is delayed, by seq; answers a `LeasePage` [QOB-4]."""
 
     def go_on(topic: Topic, found: Leases, now: int) -> None:
-        seqs = list(found.page(after, count + 1))
-        chosen = seqs[:count]
-        held = [
-            HeldLease(seq, lease.node, token(lease.id), lease.deadline_ms, found.deliveries[seq])
-            for seq in chosen
-            if (lease := found.held.get(seq)) is not None
-        ]
-        delayed = [DelayedJob(seq, found.delayed[seq]) for seq in chosen if seq in found.delayed]
-        done(LeasePage(held, delayed, chosen[-1] if len(seqs) > count else None))
+        _Listing(core, topic, now, after, count, done).step()
 
     _with_leases(core, name, go_on, done)
+
+
+class _Listing:
+    """A page of leases and delays as of one instant: some of it in each stretch [P-10]."""
+
+    def __init__(self, core: Core, topic: Topic, now: int, after: int, count: int, done: Outcome) -> None:
+        self._core = core
+        self._topic = topic
+        self._now = now
+        self._at: int | None = after
+        self._left = count
+        self._last = after
+        self._held: list[HeldLease] = []
+        self._delayed: list[DelayedJob] = []
+        self._done = done
+
+    def step(self) -> None:
+        """Look for some more; one that is not on the page any more tells that there is another page."""
+        if self._topic.removed:
+            self._done(TopicNotFound(self._topic.name))
+            return
+        assert self._at is not None
+        found = leases_of(self._topic)
+        seqs, self._at = found.page(self._at, min(self._left + 1, LISTED), self._now)
+        has_more = len(seqs) > self._left
+        for seq in seqs[: self._left]:
+            self._add(found, seq)
+        if has_more or self._at is None:
+            self._done(LeasePage(self._held, self._delayed, self._last if has_more else None))
+        else:
+            self._core.owner.soon(lambda: guarded(self.step, self._done))
+
+    def _add(self, found: Leases, seq: int) -> None:
+        lease = found.held.get(seq)
+        if lease is None:
+            self._delayed.append(DelayedJob(seq, found.delayed[seq]))
+        else:
+            told = HeldLease(seq, lease.node, token(lease.id), lease.deadline_ms, found.deliveries[seq])
+            self._held.append(told)
+        self._left -= 1
+        self._last = seq
 
 
 def release(core: Core, topic: Topic, held: Sequence[Lease]) -> None:
@@ -692,11 +710,11 @@ def release(core: Core, topic: Topic, held: Sequence[Lease]) -> None:
     leases = topic.leases
     if leases is None or topic.removed:
         return
-    leases.expire(core.clock.now_ms())
-    active = [lease for lease in held[:SLICE] if leases.held.get(lease.seq) is lease and not lease.acking]
+    now, some = core.clock.now_ms(), held[:SLICE]
+    active = [lease for lease in some if leases.find(lease.seq, lease.node, lease.id, now) is lease]
     events = [(lease.seq, leases.release(lease)) for lease in active]
     claims_of(core, topic).stir()
-    _log(core, topic, events, lambda: None)
+    leaselog.write(core, topic, events, lambda: None)
     if len(held) > SLICE:
         core.owner.soon(lambda: release(core, topic, held[SLICE:]))
 
@@ -713,19 +731,13 @@ class Counters(NamedTuple):
     dead_lettered: int
 
 
-def counters(topic: Topic, now_ms: int) -> Counters:
-    """The state of a queue at an instant: `count` of the topic is the sum of the first three."""
+def counters(topic: Topic) -> Counters:
+    """The state of a queue as of when it was `swept`: `count` of the topic is the sum of the first three."""
     leases = topic.leases
     if leases is None:
         return Counters(topic.count, 0, 0, 0)
-    leases.expire(now_ms)
-    delayed = len(leases.delayed)
-    return Counters(topic.count - leases.in_flight - delayed, leases.in_flight, delayed, leases.dead_lettered)
-
-
-def _ready(topic: Topic) -> int:
-    leases = leases_of(topic)
-    return topic.count - leases.in_flight - len(leases.delayed)
+    ready = leases.ready_of(topic.count)
+    return Counters(ready, leases.in_flight, len(leases.delayed), leases.dead_lettered)
 
 
 def leases_of(topic: Topic) -> Leases:
@@ -763,6 +775,35 @@ def _check_queue(topic: Topic) -> None:
         raise NotAQueue(topic.name)
 
 
+def swept(core: Core, topic: Topic, then: Callable[[int], None]) -> None:
+    """Go on at an instant as of which leases and delays that are over are taken up [LSE-2, P-10]."""
+    now = core.clock.now_ms()
+    if _is_swept(topic, now):
+        then(now)
+    else:
+        claims_of(core, topic).wait_swept(then)
+
+
+def up_to_date(core: Core, topic: Topic, then: Callable[[int], None], done: Outcome) -> None:
+    """The same, and retention is applied, too [CLM-2]."""
+
+    def go_on() -> None:
+        now = core.clock.now_ms()
+        if topic.removed or _is_swept(topic, now):
+            then(now)
+        else:  # retention has to follow the time that this takes
+            again = partial(up_to_date, core, topic, then, done)
+            claims_of(core, topic).wait_swept(lambda now: guarded(again, done))
+
+    _retained(core, topic, go_on, done)
+
+
+def _is_swept(topic: Topic, now_ms: int) -> bool:
+    """Whether all that is over is taken up; if nobody waits for that yet, some of it is."""
+    leases, claims = topic.leases, topic.claims
+    return leases is None or (not (claims is not None and claims.waiting) and leases.expire(now_ms))
+
+
 def _retained(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) -> None:
     """What every call begins with, so that no expired job is claimed or counted [TTL-2]."""
     retention.catch_up(core, topic)
@@ -770,7 +811,7 @@ def _retained(core: Core, topic: Topic, then: Callable[[], None], done: Outcome)
 
 
 def _with_leases(core: Core, name: str, then: Callable[[Topic, Leases, int], None], done: Outcome) -> None:
-    """Go on with the leases of a queue as they are at this instant."""
+    """Go on with the leases of a queue at this instant; what is over may be among them."""
 
     def found(topic: Topic) -> None:
         _check_queue(topic)
@@ -779,265 +820,18 @@ def _with_leases(core: Core, name: str, then: Callable[[Topic, Leases, int], Non
             if core.names.get(name) is not topic:
                 _with_leases(core, name, then, done)
                 return
-            now, leases = core.clock.now_ms(), leases_of(topic)
-            leases.expire(now)
-            then(topic, leases, now)
+            then(topic, leases_of(topic), core.clock.now_ms())
 
         _retained(core, topic, go_on, done)
 
     core.with_topic(name, found, done)
 
 
-def _acked(core: Core, topic: Topic, acked: int, skipped: Sequence[int]) -> AckResult:
-    counts = counters(topic, core.clock.now_ms())
+def _acked(topic: Topic, acked: int, skipped: Sequence[int]) -> AckResult:
+    counts = counters(topic)
     return AckResult(acked, skipped, counts.ready, counts.in_flight)
 
 
-def _log(core: Core, topic: Topic, events: Iterable[tuple[int, control.Lease]], then: Callable[[], None]) -> None:
-    """Log lease events, and go on when they are synced, or cannot be."""
-    gathered = _Events(core, topic)
-    for seq, event in events:
-        gathered.add(seq, event)
-    gathered.commit(then)
-
-
-class _Events:
-    """What happened to jobs in one call: one submission, where leases survive restarts [QRC-3]."""
-
-    def __init__(self, core: Core, topic: Topic) -> None:
-        self._core = core
-        self._topic = topic
-        self.kept = core.wal is not None and topic.keeps_leases
-        self._now = core.clock.now_ms()
-        self._frames: list[bytes] = []
-        self._last: tuple[int, control.Lease] | None = None
-
-    def __bool__(self) -> bool:
-        return self._last is not None
-
-    def add(self, seq: int, event: control.Lease) -> None:
-        """One event more."""
-        if self.kept:
-            if self._last is not None:
-                self._encode(*self._last, more=True)
-            self._last = (seq, event)
-
-    def _encode(self, seq: int, event: control.Lease, *, more: bool) -> None:
-        self._frames.append(frame.encode_control(event, self._topic.id, self._now, seq=seq, durable=True, more=more))
-
-    def commit(self, then: Callable[[], None]) -> None:
-        """Log them, and go on when they are synced, or cannot be [QRC-5]."""
-        if self._last is None:
-            then()
-            return
-        self._encode(*self._last, more=False)
-
-        def logged(outcome: object) -> None:
-            if isinstance(outcome, TopicsError):
-                log.warning("topic %r: leases will not survive a restart: %s", self._topic.name, outcome)
-            then()
-
-        try:
-            copies.keep_into(self._core, self._topic)
-            self._core.submit(self._topic.id, b"".join(self._frames), len(self._frames), logged, durable=True)
-        except TopicsError as error:
-            logged(error)
-
-
-# -- a pass ------------------------------------------------------------------------------------------------------------
-
-
-class _Pass:
-    """One pass of a queue [CLM-2]: jobs are dealt to a cohort in slices, then dead letters move, then all is answered.
-
-    Between slices others may ack, give back and delete, but no other pass begins; leases are in force at once.
-    """
-
-    def __init__(
-        self, core: Core, topic: Topic, cohort: Sequence[Claimer], over: Callable[[], None], fail: Outcome
-    ) -> None:
-        self._core = core
-        self._topic = topic
-        self._cohort = cohort
-        self._over = over
-        self._fail = fail
-        self._now = core.clock.now_ms()
-        wants = [one.wants for one in cohort]
-        self._left = sum(wants)
-        self._turns = turns(wants)
-        self._is_shared = len(cohort) > 1
-        self._budget = core.limits.max_read_bytes * len(cohort)
-        self._jobs: list[list[Dealt]] = [[] for _ in cohort]
-        self._fresh: list[Fresh] = []
-        """The same of a claimer who is alone."""
-        self._deadlines = [self._now + clamped_ms(one.claim.lease_ms, topic.config.lease_ms) for one in cohort]
-        """All deadlines of a pass start at its time [COH-4]."""
-        self._unreadable: list[int] = []
-        self._cold = core.cold.read()
-        self._events = _Events(core, topic)
-        self._awaited = 1
-        """What the answers wait for: dead letters, and the events of each slice."""
-        config, leases = topic.config, leases_of(topic)
-        leases.expire(self._now)
-        leases.limit(config.max_deliveries if config.dead_letter is not None else 0)
-
-    def step(self) -> None:
-        """Deal some jobs, and go on as long as there are any; raises if the first of them cannot be read."""
-        try:
-            more = self._deal()
-        except NeedsBlocks as needed:
-            self._core.cold.fetch(self._cold, needed.wanted, self._go_on)
-            return
-        except OSError as error:
-            if not self._has_jobs:
-                self._set_aside()
-                raise
-            log.warning("topic %r: a claim ends early: %s", self._topic.name, error)
-            more = False
-        self._commit()
-        if more and self._left and self._budget > 0:
-            self._core.owner.soon(self._go_on)
-        else:
-            self._finish()
-
-    def _go_on(self) -> None:
-        if self._topic.removed:
-            self._over()
-            _again(self._core, self._topic.name, self._cohort)
-        else:
-            guarded(self.step, self._fail)
-
-    def _deal(self) -> bool:
-        """One slice; whether there may be more. What cannot be read now is left for later passes."""
-        leases, index = leases_of(self._topic), self._topic.index
-        if not (self._is_shared or self._events.kept) and self._deal_run(leases):
-            return True
-        seqs = leases.choose(min(self._left, SLICE), self._look)
-        order = sorted(seqs)
-        try:
-            frames: Sequence[Stored | Absent | tuple[bytes, int]]
-            frames = index.places_in_memory(order) or index.frames(order, self._cold)
-        except OSError:
-            leases.put_back(seqs)
-            raise
-        except NeedsBlocks:
-            if self._cold.failed is None:
-                leases.put_back(seqs)
-                raise
-            self._leave_cold(leases, seqs)
-            return True
-        if order != seqs:
-            by_seq = dict(zip(order, frames, strict=True))
-            frames = [by_seq[seq] for seq in seqs]
-        for at, (seq, stored) in enumerate(zip(seqs, frames, strict=True)):
-            if stored.__class__ is tuple:
-                size = frame.data_bytes(*cast("tuple[bytes, int]", stored))
-            elif isinstance(stored, Absent):
-                self._unreadable.append(seq)
-                continue
-            else:
-                size = len(cast("Stored", stored).data)
-            if self._budget <= 0:
-                leases.put_back(seqs[at:])
-                break
-            self._left -= 1
-            self._budget -= size
-            self._deliver(leases, next(self._turns) if self._is_shared else 0, seq, stored)
-        return bool(seqs)
-
-    def _deal_run(self, leases: Leases) -> bool:
-        """A slice of jobs in a row that are in memory and were never delivered, as most are; False: none is dealt."""
-        run = leases.choose_run(min(self._left, SLICE), self._look)
-        if run is None:
-            return False
-        pieces = self._topic.index.run_in_memory(run.start, len(run))
-        size = 0 if pieces is None else sum(frame.span_bytes(*piece) for piece in pieces)
-        if pieces is None or size > self._budget:
-            leases.put_back(run)
-            return False
-        core, claimer = self._core, self._cohort[0]
-        first_id = lease_number(core.run, core.deliveries + 1)
-        core.deliveries += len(run)
-        self._left -= len(run)
-        self._budget -= size
-        held = leases.claim_run(run, claimer.claim.node, first_id, self._deadlines[0], claimer.holder)
-        if claimer.holder is not None:
-            claimer.holder.held.update(held)
-        self._fresh.append(Fresh(run.start, first_id, pieces))
-        return True
-
-    @property
-    def _has_jobs(self) -> bool:
-        return bool(self._fresh) or any(self._jobs)
-
-    def _leave_cold(self, leases: Leases, seqs: list[int]) -> None:
-        """Jobs in a cold tier that cannot be reached are for later passes; those behind them are dealt now."""
-        cold = set(filter(self._topic.index.is_cold, seqs))
-        self._unreadable += sorted(cold)
-        leases.put_back([seq for seq in seqs if seq not in cold])
-
-    def _look(self, after: int, many: int) -> list[int]:
-        topic = self._topic
-        return topic.index.live_from(max(after + 1, topic.floor), topic.head, many)
-
-    def _deliver(self, leases: Leases, at: int, seq: int, stored: Stored | tuple[bytes, int]) -> None:
-        """Lease a job to a claimer [CLM-3]."""
-        core, claimer = self._core, self._cohort[at]
-        holder = claimer.holder
-        core.deliveries = number = core.deliveries + 1
-        id = lease_number(core.run, number)
-        lease = leases.claim(seq, claimer.claim.node, id, self._deadlines[at], holder)
-        deliveries = leases.deliveries[seq]
-        if self._events.kept:
-            self._events.add(seq, claimed(lease, deliveries))
-        if holder is not None:
-            holder.held[seq] = lease
-        self._jobs[at].append((seq, id, deliveries, stored))
-
-    def _finish(self) -> None:
-        """The next pass may begin; the answers wait until events are synced and moves are decided."""
-        core = self._core
-        self._set_aside()
-        due = leases_of(self._topic).take_due(core.limits.max_claim)
-        self._over()
-        deadletter.move(core, self._topic, due, self._one_done)
-
-    def _commit(self) -> None:
-        """Log the leases of a slice at once: whoever gives one back between two slices logs that behind it [QRC-1]."""
-        if self._events:
-            events, self._events = self._events, _Events(self._core, self._topic)
-            self._awaited += 1
-            events.commit(self._one_done)
-
-    def _one_done(self) -> None:
-        self._awaited -= 1
-        if not self._awaited:
-            self._answer()
-
-    def _set_aside(self) -> None:
-        """What could not be read is for later passes, unless it was dealt again since, or deleted."""
-        topic, leases = self._topic, leases_of(self._topic)
-        for seq in self._unreadable:
-            if seq not in leases.held and topic.index.live(max(seq, topic.floor), seq).records:
-                leases.set_aside(seq)
-
-    def _answer(self) -> None:
-        failed = self._cold.failed
-        if failed is not None:
-            claims_of(self._core, self._topic).stir_later()
-            if not self._has_jobs:
-                _tell((one, failed) for one in self._cohort)
-                return
-        ready = counters(self._topic, self._core.clock.now_ms()).ready
-        _tell((one, one.told(self._hand(at), ready)) for at, one in enumerate(self._cohort))
-
-    def _hand(self, at: int) -> Hand:
-        jobs, deadline = self._jobs[at], self._deadlines[at]
-        if self._fresh and not jobs:
-            count = sum(len(offsets) // SIZE for run in self._fresh for _, offsets in run.pieces)
-            return Hand((), self._fresh, count, deadline)
-        jobs += [one for run in self._fresh for one in run.dealt()]
-        return Hand(sorted(jobs, key=_seq_of), (), len(jobs), deadline)
-
-
-_seq_of: Final = itemgetter(0)
+def _nacked(topic: Topic, nacked: int, skipped: Sequence[int]) -> NackResult:
+    counts = counters(topic)
+    return NackResult(nacked, skipped, counts.ready, counts.in_flight)

@@ -662,20 +662,15 @@ def state(core: Core, name: str, touch: bool, done: Outcome) -> None:
     """A topic at this instant, retention applied [STA-1]; answers a `TopicState`."""
 
     def found(topic: Topic) -> None:
-        def go_on() -> None:
+        def go_on(now: int) -> None:
             if core.topics.get(topic.id) is not topic:
                 done(TopicNotFound(name))
             else:
-                now = core.clock.now_ms()
                 if touch:
                     topic.read_at(now)
                 done(describe(topic, now))
 
-        def retain() -> None:
-            retention.catch_up(core, topic)
-            retention.expire(core, topic, go_on, done)
-
-        forward.drain(core, topic, retain, done)
+        forward.drain(core, topic, lambda: queue.up_to_date(core, topic, go_on, done), done)
 
     core.with_topic(name, found, done)
 
@@ -715,5 +710,5 @@ def describe(topic: Topic, now: int) -> TopicState:
         last_write_ts=topic.last_write_ms,
         last_read_ts=topic.last_read_ms,
         earliest_ts=None if first is None else first.ts,
-        queue=queue.counters(topic, now)._asdict() if topic.config.type == "queue" else None,
+        queue=queue.counters(topic)._asdict() if topic.config.type == "queue" else None,
     )

@@ -234,8 +234,16 @@ class Relocator:
             if error is not None:
                 move.abandon()
                 done(error)
+            else:
+                copies.keep_moved(core, topic, one.first, one.last, kept)
+
+        def kept(error: object) -> None:
+            """Until its copies are on disk the hot segment is what they are derived from [S-212]."""
+            if isinstance(error, BaseException):
+                log.error("the relocator: copies of %r are in memory only: %s", topic.name, error)
+                move.abandon()
+                done(error)
                 return
-            copies.keep_moved(core, topic, one.first, one.last)
             move.commit()
             core.cold.relocated += 1
             core.logged = True  # the next snapshot says where it is

@@ -17,7 +17,7 @@ from typing import Final
 
 from topics.codec import control
 from topics.engine import copies
-from topics.engine.core import Core, Outcome, control_frame, guarded
+from topics.engine.core import Core, Outcome, control_frame, follows, guarded
 from topics.engine.topic import Lsn, Topic
 from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError, WalIo
 from topics.model import SERVER_WRITES, TopicConfig
@@ -234,7 +234,7 @@ def expire(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) ->
     try:
         copies.keep(core, topic)
         frame = control_frame(body, topic, max(core.clock.now_ms(), topic.ttl_now), durable=True)
-        core.submit(topic.id, frame, 1, logged, durable=True)
+        core.submit(topic.id, frame, 1, follows(logged, done), durable=True)
     except (ShardReadOnly, StorageFull):
         topic.ttl_waiting = None
         then()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from topics.codec import control, frame
 from topics.engine import copies, forward, lifecycle
-from topics.engine.core import Core, Outcome, guarded
+from topics.engine.core import Core, Outcome, follows, guarded, once
 from topics.engine.router import Edge, Position, Router
 from topics.engine.topic import Lsn, Topic
 from topics.errors import (
@@ -43,6 +43,7 @@ class _Put:
         self._name = name
         self._config = config
         self._done = done
+        self._is_over = False
         self._made: list[Topic] = []
         """Topics created on its behalf."""
         self._paused: list[Edge] = []
@@ -154,20 +155,22 @@ class _Put:
 
         def logged(outcome: Lsn | TopicsError | None) -> None:
             routers.next_op = op + 1
-            if isinstance(outcome, TopicsError):
-                if new:
-                    routers.remove(router)
-                self._fail(outcome)
-            elif source.removed or dest.removed:
-                # Its definition went with the topic; who asked for it gets both anew.
-                if router in edge.routers:
-                    routers.remove(router)
-                self.go_on()
-            else:
-                self._defined(router, body, new)
-            edge.resume()
+            try:
+                if isinstance(outcome, TopicsError):
+                    if new:
+                        routers.remove(router)
+                    self._fail(outcome)
+                elif source.removed or dest.removed:
+                    # Its definition went with the topic; who asked for it gets both anew.
+                    if router in edge.routers:
+                        routers.remove(router)
+                    self.go_on()
+                else:
+                    self._defined(router, body, new)
+            finally:
+                edge.resume()
 
-        log(core, body, logged)
+        guarded(lambda: log(core, body, follows(logged, self._fail)), logged)
 
     def _defined(self, router: Router, body: control.RouterCreate, new: bool) -> None:
         self._core.routers.by_name[self._name] = router
@@ -176,6 +179,8 @@ class _Put:
 
     def _fail(self, error: object) -> None:
         """Nothing of it stays: topics that were made for it go again, unless somebody uses them [RTR-5]."""
+        if self._is_over:
+            return
         core = self._core
         for topic in self._made:
             if core.names.get(topic.name) is topic and not core.routers.edges_of(topic) and not core.closing:
@@ -183,9 +188,15 @@ class _Put:
         self._end(error)
 
     def _end(self, outcome: object) -> None:
-        for edge in self._paused:
-            edge.resume()
-        self._done(outcome)
+        """Once: what is met behind the answer comes here, too."""
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            for edge in self._paused:
+                edge.resume()
+        finally:
+            self._done(outcome)
 
 
 def log(core: Core, body: control.RouterCreate | control.RouterDelete, done: Outcome) -> None:
@@ -244,9 +255,12 @@ def _delete(core: Core, name: str, done: Outcome) -> None:
     op = core.routers.next_op
     edge.pause()
 
+    @once
     def over(outcome: object) -> None:
-        edge.resume()
-        done(outcome)
+        try:
+            edge.resume()
+        finally:
+            done(outcome)
 
     def kept(error: TopicsError | None) -> None:
         if error is not None:
@@ -254,7 +268,7 @@ def _delete(core: Core, name: str, done: Outcome) -> None:
         elif core.routers.by_name.get(name) is not router:
             over(True)  # it went with a topic meanwhile
         else:
-            log(core, control.RouterDelete(op=op, name=name), logged)
+            log(core, control.RouterDelete(op=op, name=name), follows(logged, over))
 
     def logged(outcome: Lsn | TopicsError | None) -> None:
         core.routers.next_op = op + 1
@@ -266,6 +280,6 @@ def _delete(core: Core, name: str, done: Outcome) -> None:
         over(True)
 
     def quiet() -> None:
-        lifecycle.keep_copies(core, [edge], kept)
+        guarded(lambda: lifecycle.keep_copies(core, [edge], follows(kept, over)), over)
 
-    core.in_line(edge.dest, quiet, lambda error: kept(None), quiet=True)
+    core.in_line(edge.dest, quiet, follows(lambda error: kept(None), over), quiet=True)

@@ -145,11 +145,12 @@ class Edge:
         self.paused += 1
 
     def resume(self) -> None:
-        """Go on, and let readers go on that waited for it."""
+        """Go on, and let readers go on that waited for it; what the next tick tries again is left to it."""
         self.paused -= 1
         if not self.paused:
             self.pass_ended()
-            self.core.forward_soon(self)
+            if self not in self.core.routers.behind:
+                self.core.forward_soon(self)
 
     def pass_ended(self) -> None:
         """Call who waits for copies."""
@@ -328,15 +329,23 @@ class Routers:
     def in_turn(self, call: Callable[[Callable[[Any], None]], None], done: Callable[[Any], None]) -> None:
         """Carry out operations on routers one after another: their order is that of the log [S-43]."""
 
+        is_over = False
+
         def ended(outcome: Any) -> None:
-            self._busy = False
+            nonlocal is_over
+            if is_over:
+                return
+            is_over, self._busy = True, False
             if self._line:
                 self._line.popleft()()
             done(outcome)
 
         def begin() -> None:
             self._busy = True
-            call(ended)
+            try:
+                call(ended)
+            except Exception as error:  # noqa: BLE001 - whatever it is: those behind it must not wait for ever
+                ended(error)
 
         if self._busy:
             self._line.append(begin)

@@ -34,7 +34,7 @@ from topics.engine import append as appending
 from topics.engine import lifecycle, retention
 from topics.engine.admission import Turn
 from topics.engine.bring import Brought
-from topics.engine.core import Core, Outcome, Placing, guarded
+from topics.engine.core import Core, Outcome, Placing, follows, guarded
 from topics.engine.dedupe import Pair, Pending, Verdict
 from topics.engine.records import Given, Prepared, prepare
 from topics.engine.share import Share
@@ -244,7 +244,9 @@ def _write(core: Core, version: Version, part: Part, staged: Stage, done: Outcom
         return
     least, fs = core.config.min_free_bytes, core.fs
     core.owner.aside(
-        LANE, lambda: staging.write(fs, part.path, chunk.offset, staged.pieces, staged.size, least), written
+        LANE,
+        lambda: staging.write(fs, part.path, chunk.offset, staged.pieces, staged.size, least),
+        follows(written, done),
     )
 
 
@@ -465,6 +467,7 @@ class _Committing:
         self._left = 0
         """Outcomes that are not known yet, of the submission under way and its tickets."""
         self._failed: Exception | None = None
+        self._is_over = False
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
@@ -713,7 +716,7 @@ class _Committing:
 
     def _unless_failed(self, then: Callable[[], None], error: BaseException | None) -> None:
         if error is None:
-            then()
+            guarded(then, self._over)
         else:
             self._over(_refusal(error))
 
@@ -896,7 +899,7 @@ class _Committing:
         if self._groups:
             guarded(self._submit, self._over)
         else:
-            self._finish()
+            guarded(self._finish, self._over)
 
     def _publish_in_memory(self) -> None:
         """Nothing is logged: topic after topic, in one stretch."""
@@ -929,7 +932,16 @@ class _Committing:
         self._over(CommitResult(asked.version, False, tuple(topics.values())))
 
     def _over(self, outcome: object) -> None:
-        """Answer; what waits behind it goes on."""
+        """Answer, once; what waits behind it goes on."""
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            self._let_go()
+        finally:
+            self._done(outcome)
+
+    def _let_go(self) -> None:
         core = self._core
         self._release()
         if self._version is not None:
@@ -939,7 +951,6 @@ class _Committing:
             self._version.used_ms = core.clock.now_ms()
         core.writers.stuck.pop(self._asked.id, None)
         _next(core, self._asked.id)
-        self._done(outcome)
 
 
 def _is_complete(part: Part | None, named: Named) -> bool:

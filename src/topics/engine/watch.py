@@ -292,11 +292,7 @@ class Feed:
 
     def _guarded(self, work: Callable[..., None], *args: object) -> None:
         """Part of a read: whatever it meets ends this stream and nothing else, and no read is left half done [D-74]."""
-        try:
-            guarded(partial(work, *args), self._failed)
-        except Exception as error:
-            log.exception("following %r", getattr(args[0], "name", ""))
-            self._failed(error)
+        guarded(partial(work, *args), self._failed)
 
     def _found(self, follower: Follower, topic: Topic) -> None:
         if self._is_left(follower):
@@ -474,13 +470,10 @@ class Series:
             return self._batches[number]
         if self._ended or number >= SERIES_MAX or self._at >= self._head or self._topic.head < self._head:
             return None
+        newest = _newest(self._topic, self._at, self._head, self._share)
+        if newest is not None:
+            return self._add(newest)
         wanted, limit, max_bytes = self._share
-        topic = self._topic
-        if self._at >= topic.disturbed and self._at + 1 >= topic.floor and self._head - self._at <= limit:
-            # Nothing of it has gone: no need to look each record up.
-            pieces = topic.index.newest(self._at + 1, self._head, wanted, max_bytes)
-            if pieces is not None:
-                return self._add(self._head, pieces, self._head - self._at)
         query = Query(self._topic.name, self._at, None, limit, max_bytes, frozenset(), 0)
         if self._cold is None:
             self._cold = self._core.cold.read()
@@ -493,13 +486,78 @@ class Series:
             self._ended = True
             return None
         records: list[Any] = list(result.records)
-        return self._add(result.next_from_seq, records, count_of(result))
+        to_seq = result.next_from_seq
+        return self._add(Batch(self._topic.name, self._at, to_seq, self._head, records, count_of(result)))
 
-    def _add(self, to_seq: int, records: list[bytes], count: int) -> Batch:
-        batch = Batch(self._topic.name, self._at, to_seq, self._head, records, count)
-        self._at = to_seq
+    def _add(self, batch: Batch) -> Batch:
+        self._at = batch.to_seq
         self._batches.append(batch)
         return batch
+
+
+def _newest(topic: Topic, behind: int, head: int, share: Share) -> Batch | None:
+    """Everything up to the head as one batch, where nothing of it has gone: no record has to be looked up."""
+    wanted, limit, max_bytes = share
+    if behind < topic.disturbed or behind + 1 < topic.floor or head - behind > limit:
+        return None
+    pieces = topic.index.newest(behind + 1, head, wanted, max_bytes)
+    return None if pieces is None else Batch(topic.name, behind, head, head, pieces, head - behind)
+
+
+def _needs_retention(core: Core, topic: Topic) -> bool:
+    """Whether something has to go first: then everybody reads for himself, and that does it [TTL-3]."""
+    if topic.retry or topic.caps_due or topic.ttl_waiting is not None:
+        return True
+    return bool(topic.config.ttl_ms) and retention.is_due(core, topic)
+
+
+def _rendered(follower: Follower, batch: Batch) -> bytes:
+    """A batch for a follower, whose cursor is moved for it."""
+    kind = follower.sink.kind
+    made: bytes | None = batch.made.get(kind) if kind is not None else None
+    if made is None:
+        follower.cursor, before = batch.to_seq, follower.cursor
+        try:
+            made = follower.sink.render(batch)
+        finally:
+            follower.cursor = before
+        if kind is not None:
+            batch.made[kind] = made
+    return made
+
+
+def _send_all(core: Core, alike: Sequence[Follower], whole: bytes, head: int, count: int, now_ns: int) -> None:
+    """So many records, which take everybody in one lane to the head."""
+    sinks = [follower.sink for follower in alike]
+    if sinks[0].send_all(sinks, whole, now_ns):
+        for follower in alike:
+            follower.cursor = head
+    else:
+        for follower in alike:
+            follower.sink.send(whole, now_ns)
+            follower.cursor = head
+    core.traffic.delivered += len(sinks) * count
+
+
+def _served_at_once(core: Core, topic: Topic) -> bool:
+    """Serve everybody, where nobody waits and the few who follow are live in one lane; False: nothing was done."""
+    prev, head, followers = topic.served, topic.head, topic.followers
+    if not 0 < len(followers) <= LOOK_EVERY or topic.waiters or topic.removed or _needs_retention(core, topic):
+        return False
+    alike = list(followers)
+    first, lane = alike[0], alike[0].lane
+    if lane is None or prev >= head:
+        return False
+    for follower in alike:
+        if follower.lane is not lane or follower.cursor != prev or follower.is_behind or follower.sink.is_full:
+            return False
+    batch = _newest(topic, prev, head, first.share)
+    if batch is None:
+        return False
+    topic.served = head
+    topic.read_at(core.clock.now_ms())
+    _send_all(core, alike, _rendered(first, batch), head, batch.count, core.clock.monotonic_ns())
+    return True
 
 
 class Pass:
@@ -519,7 +577,7 @@ class Pass:
         self._waiters = iter(waiters.values())
         self._has_begun = False
         self._followers = iter(list(topic.followers))
-        self._is_shared = not topic.removed and not self._needs_retention()
+        self._is_shared = not topic.removed and not _needs_retention(core, topic)
         if self._is_shared and topic.followers and self._prev < self._head:
             topic.read_at(core.clock.now_ms())
 
@@ -529,17 +587,10 @@ class Pass:
         if not self._is_shared:
             return
         is_whole = not self._series or (topic.disturbed <= self._prev and topic.floor <= self._prev + 1)
-        if topic.removed or not is_whole or self._needs_retention():
+        if topic.removed or not is_whole or _needs_retention(self._core, topic):
             self._is_shared = False
             self._series.clear()
             self._lanes.clear()
-
-    def _needs_retention(self) -> bool:
-        """Whether something has to go first: then everybody reads for himself, and that does it [TTL-3]."""
-        topic = self._topic
-        if topic.retry or topic.caps_due or topic.ttl_waiting is not None:
-            return True
-        return bool(topic.config.ttl_ms) and retention.is_due(self._core, topic)
 
     def step(self) -> bool:
         """One slice; True: there is more to do."""
@@ -592,16 +643,8 @@ class Pass:
 
     def _send(self, alike: list[Follower], whole: bytes, now_ns: int) -> int:
         """To those of one lane who are live."""
-        head, count = self._head, len(alike)
-        if alike[0].sink.send_all([follower.sink for follower in alike], whole, now_ns):
-            for follower in alike:
-                follower.cursor = head
-        else:
-            for follower in alike:
-                follower.sink.send(whole, now_ns)
-                follower.cursor = head
-        self._core.traffic.delivered += count * self._whole_records
-        return count
+        _send_all(self._core, alike, whole, self._head, self._whole_records, now_ns)
+        return len(alike)
 
     def _whole(self, follower: Follower) -> bytes | None:
         """What everybody in a follower's lane gets, if that is one batch up to the head."""
@@ -611,7 +654,7 @@ class Pass:
         if batch is None or not batch.is_last or not batch.records:
             return None
         self._whole_records = batch.count
-        return self._rendered(follower, batch)
+        return _rendered(follower, batch)
 
     def _series_of(self, follower: Follower) -> Series:
         series = self._series.get(follower.share)
@@ -619,18 +662,6 @@ class Pass:
             series = Series(self._core, self._topic, self._prev, self._head, follower.share)
             self._series[follower.share] = series
         return series
-
-    def _rendered(self, follower: Follower, batch: Batch) -> bytes:
-        """A batch for a follower, whose cursor is moved for it."""
-        follower.cursor, before = batch.to_seq, follower.cursor
-        kind = follower.sink.kind
-        made: bytes | None = batch.made.get(kind) if kind is not None else None
-        if made is None:
-            made = follower.sink.render(batch)
-            if kind is not None:
-                batch.made[kind] = made
-        follower.cursor = before
-        return made
 
     def _serve(self, follower: Follower, now_ns: int) -> int:
         """How many frames it was sent; what it cannot be sent it reads for itself."""
@@ -649,7 +680,7 @@ class Pass:
             number += 1
             if batch.records:
                 sent += 1
-                sink.send(self._rendered(follower, batch), now_ns)
+                sink.send(_rendered(follower, batch), now_ns)
                 self._core.traffic.delivered += batch.count
                 is_told = batch.is_last
             follower.cursor = batch.to_seq
@@ -670,6 +701,8 @@ def service(core: Core, topic: Topic) -> Callable[[], bool]:
         nonlocal under_way
         try:
             if under_way is None:
+                if _served_at_once(core, topic):
+                    return False
                 under_way = Pass(core, topic)
             if under_way.step():
                 return True

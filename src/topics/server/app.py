@@ -212,11 +212,17 @@ class App:
         """Whether a key may see a name; everybody may without keys."""
         return key is None or key.permits(name)
 
-    def aside(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Run work on the I/O pool, then go on with its result on the loop."""
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(None, work)
-        future.add_done_callback(lambda done: then(done.result()))
+    def aside(self, work: Callable[[], Any], then: Callable[[Any], None], fail: Callable[[Exception], None]) -> None:
+        """Run work on the I/O pool, then go on with its result on the loop, or with what it raised."""
+
+        def ended(done: asyncio.Future[Any]) -> None:
+            error = done.exception()
+            if isinstance(error, Exception):
+                fail(error)
+            else:
+                then(done.result())
+
+        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(ended)
 
     def note_limit(self) -> None:
         """A request is refused because a resource is used up: case 5 of 08 §6."""

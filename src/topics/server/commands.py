@@ -30,7 +30,7 @@ from topics.engine.core import Core
 from topics.engine.records import IllTyped
 from topics.engine.topic import Topic
 from topics.engine.watch import Feed, Instance
-from topics.errors import CallerError, TopicsError
+from topics.errors import UNEXPECTED, CallerError, TopicsError
 from topics.model import AppendResult, Limits
 from topics.server import failure, pieces, records, wire
 from topics.server.failure import Failure, Refused
@@ -132,7 +132,7 @@ class Commands:
                 asked = _understood(message, key, core.limits)
             except Exception as error:  # noqa: BLE001 - whatever a command meets, the connection goes on
                 asked = Understood(b"null", refusal=_unexpected(error))
-            self._execute(asked, len(message), started_ns)
+            self._carry_out(asked, len(message), started_ns)
             return
         self._is_busy = True
         self.held = size = len(message)
@@ -140,7 +140,7 @@ class Commands:
         def then(asked: Understood) -> None:
             self._is_busy = False
             self.held = 0
-            self._execute(asked, size, started_ns)
+            self._carry_out(asked, size, started_ns)
             self._go_on()
 
         _understand_large(core, message, key, then)
@@ -161,6 +161,12 @@ class Commands:
     def _core(self) -> Core:
         assert self._app.engine is not None
         return self._app.engine.core
+
+    def _carry_out(self, asked: Understood, size: int, started_ns: int) -> None:
+        try:
+            self._execute(asked, size, started_ns)
+        except Exception as error:  # noqa: BLE001 - whatever a command meets, the connection goes on
+            self._answer(self._refusal(asked.id, _unexpected(error)), size)
 
     def _execute(self, asked: Understood, size: int, started_ns: int) -> None:
         if asked.refusal is not None:
@@ -192,6 +198,8 @@ class Commands:
             if holds_up:
                 self._is_busy = False
                 self.held = 0
+            if place.reply is not None:
+                return  # something went wrong behind it, and that was told
             if isinstance(outcome, Exception):
                 self._settle(place, self._refusal(id, _of(outcome)))
                 return
@@ -202,14 +210,14 @@ class Commands:
 
         try:
             records.append(core, clock, write, done)
+            if place.reply is None and not is_last_staged(core, write):
+                # It waits for its topic, for room in the log, or to be framed, and must not be overtaken [WS-19].
+                holds_up = self._is_busy = True
+                self.held = size
         except Exception as error:  # noqa: BLE001 - whatever a command meets, the connection goes on
             why = _unexpected(error)
             if place.reply is None:
                 self._settle(place, self._refusal(id, why))
-        if place.reply is None and not is_last_staged(core, write):
-            # It waits for its topic, for room in the log, or to be framed, and must not be overtaken [WS-19].
-            holds_up = self._is_busy = True
-            self.held = size
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
@@ -233,11 +241,9 @@ class Commands:
 
         def look(then: Callable[[dict[str, Topic]], None]) -> None:
             try:
-                found = followed(core, asked, self._feed.followers, most)
-            except (Refused, TopicsError) as error:
+                then(followed(core, asked, self._feed.followers, most))
+            except Exception as error:  # noqa: BLE001 - whatever a command meets, the connection goes on
                 refuse(error)
-            else:
-                then(found)
 
         def refresh(found: dict[str, Topic]) -> None:
             reading.refresh(core, list(found.values()), lambda: look(partial(self._follow, id, asked)), refuse)
@@ -403,5 +409,5 @@ def _of(error: BaseException) -> Failure:
 
 
 def _unexpected(error: BaseException) -> Failure:
-    log.error("WebSocket: an unexpected error", exc_info=error)
+    log.error("WebSocket: %s", UNEXPECTED, exc_info=error)
     return failure.of(error)

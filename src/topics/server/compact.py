@@ -66,13 +66,14 @@ def compact(exchange: Exchange) -> None:
     limits = exchange.core.limits
     asked = Asked.parse(given.segments, given.min_dead_ratio, given.bytes_per_sec, given.wait_ms, limits)
 
+    @exchange.answers
     def done(outcome: CompactResult | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
         elif len(outcome.segments) < ASIDE_ROWS:
             tell(_told(outcome))
         else:
-            exchange.app.aside(lambda: _told(outcome), tell)
+            exchange.apart(lambda: _told(outcome), tell)
 
     def tell(body: bytes) -> None:
         exchange.reply(200, wire.timed(body, exchange.elapsed_ms()))

@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
-from topics.errors import TopicsError
+from topics.errors import UNEXPECTED, TopicsError
 from topics.server import failure
 from topics.server.failure import Failure
 from topics.server.inbound import AnyBytes, Unpacking, Utf8
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("topics.server")
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Headers = tuple[tuple[bytes, bytes], ...]
 Successor = Callable[["Connections", "asyncio.Transport"], "Spoken"]
 """Makes the protocol that follows HTTP on a connection."""
@@ -84,6 +85,10 @@ class Carrier(Protocol):
 
         False: a part of it waits for the client. The carrier calls `release` of the exchange when it has gone.
         """
+        ...
+
+    def give_up(self) -> None:
+        """An answer was begun and cannot be ended: the client is to see that it is not whole."""
         ...
 
     def switch(self, headers: Headers, make: Successor) -> None:
@@ -267,13 +272,16 @@ class Exchange:
         self.received = True
         if self.answered:
             return
-        if self._refusal is None and self._gzipped and self.size:
-            # Of a body without a declared length the media type was not looked at yet [API-20].
-            self._refusal = self.match.unfit_type(self.headers.get(b"content-type"), empty=False)
-            if self._refusal is None:
-                self._unpack()
-                return
-        self._execute(self._refusal)
+        try:
+            if self._refusal is None and self._gzipped and self.size:
+                # Of a body without a declared length the media type was not looked at yet [API-20].
+                self._refusal = self.match.unfit_type(self.headers.get(b"content-type"), empty=False)
+                if self._refusal is None:
+                    self._unpack()
+                    return
+            self._execute(self._refusal)
+        except Exception as error:  # noqa: BLE001 - whatever a request meets, it is answered
+            self.fail(error)
 
     def _execute(self, refusal: Failure | None) -> None:
         refusal = refusal or self._unfit()
@@ -299,7 +307,7 @@ class Exchange:
             self._unpack_aside(unpacking)
 
     def _unpack_aside(self, unpacking: Unpacking) -> None:
-        self.app.aside(lambda: unpacking.step(UNPACK_STEP_BYTES), lambda why: self._unpacked(unpacking, why))
+        self.apart(lambda: unpacking.step(UNPACK_STEP_BYTES), lambda why: self._unpacked(unpacking, why))
 
     def _unpacked(self, unpacking: Unpacking, why: Failure | None) -> None:
         """A step is done: count what it made, then the next, or the request itself."""
@@ -377,6 +385,10 @@ class Exchange:
 
         self.core.owner.aside("decode", lambda: found.append(work()), done)
 
+    def apart(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """The same on the I/O pool, for what needs no engine."""
+        self.app.aside(work, self.answers(then), self.fail)
+
     def body_done(self) -> None:
         """The body is not needed any more: it is staged, or refused."""
         self._drop_body()
@@ -389,7 +401,7 @@ class Exchange:
             whole = joined(body)
             headers = (*headers, (b"vary", b"Accept-Encoding"))
             if len(whole) > GZIP_ASIDE_BYTES:
-                self.app.aside(lambda: _gzip(whole), lambda packed: self._send_packed(status, packed, headers))
+                self.apart(lambda: _gzip(whole), lambda packed: self._send_packed(status, packed, headers))
                 return
             self._send_packed(status, _gzip(whole), headers)
             return
@@ -416,9 +428,20 @@ class Exchange:
         """Answer with an error; one that nobody foresaw is logged."""
         why = failure.of(error)
         if why.status == 500 and not isinstance(error, TopicsError):
-            log.error("%s: an unexpected error", self.method, exc_info=error)
+            log.error("%s: %s", self.method, UNEXPECTED, exc_info=error)
         if not self.answered:
             self._answer(why)
+
+    def answers(self, done: Callable[P, None]) -> Callable[P, None]:
+        """For what is called with an outcome, later, by somebody who knows no requests: what it meets is answered."""
+
+        def told(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                done(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - whatever a request meets, it is answered
+                self.fail(error)
+
+        return told
 
     def params(self) -> dict[str, str]:
         """Query parameters, form-urlencoded; the first of several equal names counts [API-27]."""
@@ -456,8 +479,13 @@ class Exchange:
         if self.cors:
             headers = merged(headers, self.cors)
         self._finish()
-        if self.abandoned or self._carrier.send(status, headers, content_type, body) is not False:
+        try:
+            if self.abandoned or self._carrier.send(status, headers, content_type, body) is not False:
+                self.release()
+        except Exception:  # a part of it may be on its way: there is no other answer now
+            log.exception("%s: an answer cannot be sent", self.method)
             self.release()
+            self._carrier.give_up()
 
     def _finish(self) -> None:
         self.cancel = None

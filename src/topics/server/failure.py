@@ -146,4 +146,4 @@ def of(error: BaseException) -> Failure:
         if isinstance(error, errors.CallerError):
             return Failure(400, "invalid_request", str(error))
         return Failure(500, "internal", str(error))
-    return Failure(500, "internal", "an unexpected error; the server's log has it")
+    return Failure(500, "internal", errors.UNEXPECTED_TOLD)

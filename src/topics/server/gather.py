@@ -150,7 +150,6 @@ class _Staging:
         if self._is_decided:
             log.error("topic %r: writes that were answered were decided again: %r", self._name, outcome)
             return
-        self._is_decided = True
         self.bodies_done()
         asked = self._asked
         if isinstance(outcome, AppendResult):
@@ -160,8 +159,11 @@ class _Staging:
             timing = records.log_timing(durability, outcome.throttle_wait_ms, self.began_ns, staged_ns, now_ns)
             if durability is not None:
                 core.traffic.acked(durability, outcome.count, (now_ns - self.began_ns) / 1e6, asked.writes)
+            self._is_decided = True  # not before: whoever calls tells what is met up to here instead
             asked.answer(outcome, now_ns, timing)
-        elif isinstance(outcome, (LimitReached, RecordTooLarge, TopicFull)) and asked.writes > 1:
+            return
+        self._is_decided = True
+        if isinstance(outcome, (LimitReached, RecordTooLarge, TopicFull)) and asked.writes > 1:
             # Nothing was done, and for some of them there may be room.
             asked.one_by_one()
         else:
@@ -187,9 +189,12 @@ class _Carried:
         assert first is not None
         for carrier, known, _, ready, since_ns in self._run:
             count = ready.records
-            told = wire.performance((now_ns - since_ns) / 1e6, timing)
-            one = AppendResult(first, first + count - 1, result.head_seq, count, created)
-            _answer(self._name, carrier, known, since_ns, one, told)
+            try:
+                told = wire.performance((now_ns - since_ns) / 1e6, timing)
+                one = AppendResult(first, first + count - 1, result.head_seq, count, created)
+                _answer(self._name, carrier, known, since_ns, one, told)
+            except Exception as error:  # noqa: BLE001 - it is decided: one connection is no other's trouble
+                _give_up(self._name, carrier, error)
             _release(known)
             first += count
             created = False  # the topic was gone by their turn: the first of them made it anew [WR-2]
@@ -221,9 +226,14 @@ class _Lined:
         """By the kernel, unless there is more to say than the usual."""
         taken, first = self._taken, result.first_seq
         assert first is not None
-        told = wire.performance((now_ns - taken.since_ns) / 1e6, timing)
-        if not (result.created or self._app.draining):
-            taken.answer(first, result.head_seq, told)
+        try:
+            told = wire.performance((now_ns - taken.since_ns) / 1e6, timing)
+            if not (result.created or self._app.draining):
+                taken.answer(first, result.head_seq, told)
+                return
+        except Exception:  # it is decided, and nobody knows who of them was told
+            log.exception("answering writes to topic %r", taken.name)
+            taken.abort()
             return
         created = result.created
         for carrier, known, _, count in taken.given_up():

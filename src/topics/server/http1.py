@@ -512,6 +512,10 @@ class Http1:
         if not self._is_pumping:
             self._go_on()
 
+    def give_up(self) -> None:
+        """Of the answer a part may be out."""
+        self.abort()
+
     def stream(self, headers: Headers, content_type: bytes, listener: Listener) -> Outlet:
         """The exchange answers with a body that goes on; it is the connection's last."""
         self._exchange = None

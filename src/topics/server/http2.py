@@ -129,6 +129,10 @@ class _Stream:
         """The exchange answers; False while a part of that waits for the client's window [RES-7]."""
         return self._connection.send(self, status, headers, content_type, joined(body))
 
+    def give_up(self) -> None:
+        """Of the answer a part may be out; the connection's other streams go on."""
+        self._connection.give_up_stream(self)
+
     def stream(self, headers: Headers, content_type: bytes, listener: Listener) -> Outlet:
         """The exchange answers with a body that goes on."""
         self._connection.begin_stream(self, headers, content_type, listener)
@@ -753,6 +757,12 @@ class Http2:
     def abort_stream(self, stream: _Stream) -> None:
         """The client is told that this is not all of it."""
         if stream.listener is not None and not self._closing:
+            self._reset(stream, ErrorCodes.INTERNAL_ERROR)
+            self._schedule()
+
+    def give_up_stream(self, stream: _Stream) -> None:
+        """The same of an answer that was to be whole."""
+        if not self._closing and stream.id in self._streams:
             self._reset(stream, ErrorCodes.INTERNAL_ERROR)
             self._schedule()
 

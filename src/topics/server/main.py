@@ -50,8 +50,9 @@ log = logging.getLogger("topics.server")
 
 RESERVED_FDS: Final = 512
 FDS_MAX: Final = 1 << 20
-SWITCH_S: Final = 0.00005
-"""How long the loop waits for the interpreter while a large body is decoded aside; 5 ms by default [P-10]."""
+SWITCH_S: Final = 0.001
+"""After so long who has the interpreter is asked to let others go on; 5 ms by default [P-10]. The loop seldom keeps it
+as long, so that helpers wait for the end of a pass; and those that rest between stretches do not need it as long."""
 GC_THRESHOLD: Final = (50_000, 20, 50)
 KEPT_BYTES: Final = {-3: 16 << 20, -1: 32 << 20}
 """Options of glibc's `mallopt`: blocks of less than `M_MMAP_THRESHOLD` are no mappings of their own, and at most

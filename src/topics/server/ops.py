@@ -254,6 +254,7 @@ def checkpoint(exchange: Exchange) -> None:
     body = wire.decode(_CHECKPOINT, exchange.body) if exchange.body else CheckpointBody()
     pin_ms = check_u64(body.pin_ms or 0, "pin_ms")
 
+    @exchange.answers
     def done(outcome: CheckpointResult | Pinned | TopicsError) -> None:
         if isinstance(outcome, TopicsError):
             unwell = _unwell(exchange) if exchange.app.engine is not None else None
@@ -296,6 +297,7 @@ def show_metrics(exchange: Exchange) -> None:
         return
     sweep, soon = engine.begin_metrics(), exchange.core.owner.soon
 
+    @exchange.answers
     def step() -> None:
         if sweep.step():
             _tell_metrics(exchange, sweep.found)
@@ -314,7 +316,7 @@ def _tell_metrics(exchange: Exchange, collected: Collected) -> None:
     elif len(collected.labelled["topics_topic_head_seq"]) < ASIDE_SERIES:
         exchange.reply(200, metrics.text(found), metrics.TEXT)
     else:
-        app.aside(lambda: metrics.text(found), lambda text: exchange.reply(200, text, metrics.TEXT))
+        exchange.apart(lambda: metrics.text(found), lambda text: exchange.reply(200, text, metrics.TEXT))
 
 
 # -- segments --------------------------------------------------------------------------------------------------------
@@ -334,6 +336,7 @@ def segments(exchange: Exchange) -> None:
     data_dir = os.path.abspath(exchange.core.dir) if exchange.core.dir else None
     cold = exchange.core.cold.name
 
+    @exchange.answers
     def done(outcome: planning.Plan | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -343,7 +346,7 @@ def segments(exchange: Exchange) -> None:
         elif len(outcome.segments) < ASIDE_SERIES:
             tell(wire.encode(_files(outcome, data_dir, cold)))
         else:
-            exchange.app.aside(lambda: wire.encode(_files(outcome, data_dir, cold)), tell)
+            exchange.apart(lambda: wire.encode(_files(outcome, data_dir, cold)), tell)
 
     def tell(body: bytes) -> None:
         exchange.reply(200, wire.timed(body, exchange.elapsed_ms()))

@@ -14,7 +14,8 @@ import msgspec
 from topics.codec import project
 from topics.codec.offsets import SIZE
 from topics.engine import queue
-from topics.engine.queue import Ask, Claim, Fresh, Hand
+from topics.engine.claiming import Fresh, Hand
+from topics.engine.queue import Ask, Claim
 from topics.errors import BatchTooLarge
 from topics.model import (
     AckResult,
@@ -182,6 +183,7 @@ def claim(exchange: Exchange) -> None:
             name.encode(), rendered(hand), hand.size, ready,
         )  # fmt: skip
 
+    @exchange.answers
     def done(outcome: bytes | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -236,6 +238,7 @@ def _asked(exchange: Exchange, body: AckBody) -> Ask:
 def _answering(exchange: Exchange, told: Callable[[Any], dict[str, Any]]) -> Callable[[Any], None]:
     """Answer with what a result comes to."""
 
+    @exchange.answers
     def done(outcome: Any) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -253,6 +256,7 @@ def ack(exchange: Exchange) -> None:
     asked = _asked(exchange, wire.decode(_ACK, exchange.body))
     staged_ns = 0
 
+    @exchange.answers
     def done(outcome: AckResult | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)

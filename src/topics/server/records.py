@@ -258,6 +258,7 @@ def made(
     def aside() -> None:
         found.append(at_once())
 
+    @exchange.answers
     def done(error: BaseException | None) -> None:
         if error is not None:
             exchange.fail(error)
@@ -469,6 +470,7 @@ def _append(exchange: Exchange, write: Write) -> None:
     # The engine is taken now: when the disk is slow and the client left, the app may have let go of it by the answer.
     core = exchange.core
 
+    @exchange.answers
     def done(outcome: AppendResult | Exception, timing: bytes) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -492,11 +494,19 @@ def append(core: Core, clock: Clock, write: Write, done: Callable[[AppendResult 
         if isinstance(outcome, Exception) or outcome.deduped:
             done(outcome, b"")
             return
+        try:
+            timing = counted(outcome)
+        except Exception as error:  # noqa: BLE001 - whatever a request meets, it is answered
+            done(error, b"")
+        else:
+            done(outcome, timing)
+
+    def counted(result: AppendResult) -> bytes:
         now_ns = clock.monotonic_ns()
         durability = durability_of(core, write.name)
         if durability is not None:
-            core.traffic.acked(durability, outcome.count, (now_ns - began_ns) / 1e6)
-        done(outcome, log_timing(durability, outcome.throttle_wait_ms, began_ns, staged_ns or now_ns, now_ns))
+            core.traffic.acked(durability, result.count, (now_ns - began_ns) / 1e6)
+        return log_timing(durability, result.throttle_wait_ms, began_ns, staged_ns or now_ns, now_ns)
 
     appending.append(core, write, decided)
     staged_ns = clock.monotonic_ns()
@@ -567,6 +577,7 @@ def diff(exchange: Exchange) -> None:
         asked.limit, asked.max_batch_bytes, asked.node, asked.wait_ms, core.limits,
     )  # fmt: skip
 
+    @exchange.answers
     def done(outcome: ReadResult | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -614,6 +625,7 @@ def delete(exchange: Exchange) -> None:
     check_not_system(name)
     removal = deleting.Removal.parse(asked.before_seq, asked.match, asked.seqs, exchange.core.limits)
 
+    @exchange.answers
     def done(outcome: DeleteResult | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)

@@ -93,6 +93,7 @@ def put(exchange: Exchange) -> None:
         _permitted(exchange, topic)
         check_not_system(topic)
 
+    @exchange.answers
     def done(outcome: Any) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -138,6 +139,7 @@ def get(exchange: Exchange) -> None:
     name = name_of(exchange)
     _check_ends(exchange, name)
 
+    @exchange.answers
     def done(outcome: RouterState | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -183,6 +185,7 @@ def delete(exchange: Exchange) -> None:
     name = name_of(exchange)
     _check_ends(exchange, name)
 
+    @exchange.answers
     def done(outcome: bool | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)

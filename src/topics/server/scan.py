@@ -76,18 +76,19 @@ def scan(exchange: Exchange) -> None:
 
 
 def _begin(exchange: Exchange, query: Query, turns: Turns) -> None:
+    @exchange.answers
     def done(outcome: ScanResult | Exception) -> None:
         if isinstance(outcome, Exception):
             turns.over()
             exchange.fail(outcome)
         elif outcome.size < ASIDE_BYTES:
-            tell(outcome, outcome.body())
+            tell(outcome, _body(outcome))
         else:
-            exchange.app.aside(lambda: _body(outcome), lambda body: tell(outcome, body))
+            exchange.apart(lambda: _body(outcome), lambda body: tell(outcome, body))
 
-    def tell(found: ScanResult, body: bytes | MemoryError) -> None:
+    def tell(found: ScanResult, body: bytes | Exception) -> None:
         turns.over()
-        if isinstance(body, MemoryError):
+        if isinstance(body, Exception):
             exchange.fail(body)
         else:
             exchange.reply(200, body, FRAMES, _headers(found))
@@ -95,11 +96,11 @@ def _begin(exchange: Exchange, query: Query, turns: Turns) -> None:
     scanning.scan(exchange.core, query, done)
 
 
-def _body(found: ScanResult) -> bytes | MemoryError:
-    """On the pool, where an error would be nobody's."""
+def _body(found: ScanResult) -> bytes | Exception:
+    """Here or on the pool; the turn is given back either way."""
     try:
         return found.body()
-    except MemoryError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is answered
         return error
 
 

@@ -84,7 +84,7 @@ def file(exchange: Exchange) -> None:
         except (Refused, OSError) as error:
             exchange.fail(error)
 
-    exchange.app.aside(_read, read)
+    exchange.apart(_read, read)
 
 
 def _read() -> dict[str, File] | OSError:

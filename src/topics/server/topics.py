@@ -130,6 +130,7 @@ def put(exchange: Exchange) -> None:
     config = members(wire.decode(_CONFIG, exchange.body)) if exchange.body else {}
     exchange.body_done()
 
+    @exchange.answers
     def done(outcome: Any) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -145,6 +146,7 @@ def state(exchange: Exchange) -> None:
     """`GET /v0/topics/{topic}` (02 §3.2)."""
     touch = wire.flag(exchange.params(), "touch", True)
 
+    @exchange.answers
     def done(outcome: TopicState | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -230,6 +232,7 @@ def delete(exchange: Exchange) -> None:
     check_not_system(name)
     if_empty = wire.flag(exchange.params(), "if_empty", False)
 
+    @exchange.answers
     def done(outcome: lifecycle.TopicDeleted | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)

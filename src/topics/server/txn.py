@@ -276,6 +276,7 @@ def _record(node: str | None, tag: str | None, stored: bytes) -> NewRecord:
 def _stage(exchange: Exchange, staged: Stage) -> None:
     place = staged.place
 
+    @exchange.answers
     def done(outcome: StageResult | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -319,6 +320,7 @@ def _commit(exchange: Exchange, asked: Commit) -> None:
                 return forbidden("creating a topic with a configuration needs the scope admin", {"topic": name})
         return None
 
+    @exchange.answers
     def done(outcome: CommitResult | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)
@@ -348,6 +350,7 @@ def abort(exchange: Exchange) -> None:
     exchange.body_done()
     asked = Commit.parse(body.id, body.version, [], None, None, "auto", limits)
 
+    @exchange.answers
     def done(outcome: AbortResult | Exception) -> None:
         if isinstance(outcome, Exception):
             exchange.fail(outcome)

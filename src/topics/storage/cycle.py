@@ -18,7 +18,7 @@ at a time.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,8 +56,8 @@ class Cycle:
     """A cycle. Invariant: `made` and the current segment hold all seqs from the claimed end to `next_seq`."""
 
     __slots__ = (
-        "_current", "_file", "_names_changed", "_prepared", "complete", "created", "input", "made", "replaced",
-        "untrusted",
+        "_current", "_file", "_names_changed", "_prepared", "complete", "created", "give_way", "input", "made",
+        "replaced", "untrusted",
     )  # fmt: skip
 
     def __init__(self, given: CycleInput) -> None:
@@ -70,6 +70,8 @@ class Cycle:
         """Footer hashes of `.idx` files it has replaced."""
         self.untrusted = False
         self.complete = False
+        self.give_way: Callable[[], None] = lambda: None
+        """Called between two stretches; none needs the processor for much more than a millisecond."""
         self._current = given.active and OpenSegment(
             given.active.first, given.active.data_len, given.active.entries, given.active.marks
         )
@@ -150,11 +152,14 @@ class Cycle:
         file, files = self._data(), self.input.files
         _write_delete_bytes(file, current.array(), current.marks)
         self._sync_active(file)
+        self.give_way()
         self._names_changed = True
         current.idx_xxh3 = files.write_idx(current.first, current.entries)
+        self.give_way()
         files.write_tag(current.first, self._tag(current))
         current.sealed = True
         self._finish(current)
+        self.give_way()
 
     def insert(self, first_seq: int, data: Buffer, idx: Buffer) -> None:
         """A sealed segment of its own, in a range that was missing or lost [S-250]; offsets count from 0."""
@@ -217,9 +222,10 @@ class Cycle:
                 return Claim.of(made.first, made.data_len, made.entries)
         return Claim.of(self.next_seq, 0, b"")
 
-    def prepare(self) -> None:
+    def prepare(self, give_way: Callable[[], None] = lambda: None) -> None:
         """Take back what an abandoned cycle left [S-195]; `entries` and `data_len` are right only after it."""
         assert not self._prepared
+        self.give_way = give_way
         given, files = self.input, self.input.files
         for first in given.strays:
             for kind in ("data", "tag", "idx"):

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 
 from topics.clock import Clock, SystemClock, pause
 from topics.codec import kernel
+from topics.process import stand_back
 
 log = logging.getLogger("topics.storage")
 
@@ -42,6 +43,8 @@ SLICE_MAX_NS: Final = 2_000_000
 SLICE_SHARE: Final = 8
 """While others keep the owner busy, slices get one part in so many of the time they take."""
 REST_MAX_NS: Final = 1_000_000
+LARGE: Final = frozenset(("decode", "frames"))
+"""Lanes that take in large bodies. With the kernel they need the processor for long and the interpreter hardly."""
 
 
 class Owner(Protocol):
@@ -58,7 +61,10 @@ class Owner(Protocol):
         ...
 
     def last(self, call: Callable[[], None]) -> None:
-        """The same; where what was put off is done in rounds, at the end of the one under way."""
+        """The same; where what was put off is done in rounds, at the end of the one under way.
+
+        What such a call puts there comes behind it; what that does comes with the next round.
+        """
         ...
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
@@ -297,7 +303,7 @@ class LoopOwner(LockedOwner):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
         self._in_round = False
-        self._last: list[Callable[[], None]] = []
+        self._last: deque[Callable[[], None]] = deque()
         """What comes at the end of the round."""
         self._reports: deque[tuple[Done, BaseException | None]] = deque()
         self._works: deque[tuple[Steps, Done]] = deque()
@@ -359,20 +365,20 @@ class LoopOwner(LockedOwner):
 
     def _run_soon(self) -> None:
         self._scheduled = False
+        if self._loop is None:
+            return  # it was taken back meanwhile: who enters does it
         self._in_round = True
-        for _ in range(len(self._soon)):
-            try:
-                self._soon.popleft()()
-            except Exception:
-                log.exception("something that was put off failed")
+        _do(self._soon)
+        _do(self._last)
         self._in_round = False
-        while self._last:
-            try:
-                self._last.pop(0)()
-            except Exception:
-                log.exception("something that was put off failed")
+        _do(self._last)  # what those brought: a delivery behind the write that it tells of
         if self._soon and not self._scheduled and self._loop is not None:
             self._schedule(self._loop)
+
+    def aside(self, lane: str, work: Work, done: Done) -> None:
+        if lane in LARGE and self._loop is not None and kernel.native is not None:
+            work = partial(_do_far_back, work)
+        super().aside(lane, work, done)
 
     def sliced(self, work: Steps, done: Done) -> None:
         if self._loop is None:
@@ -433,8 +439,10 @@ class LoopOwner(LockedOwner):
     def give_way(self) -> None:
         """Rest as long as the last stretch took: a scheduler lets a thread run for milliseconds where it may."""
         if self._loop is not None:
-            worked_ns = self._clock.monotonic_ns() - getattr(self._stretch, "since_ns", 0)
-            pause(min(worked_ns, REST_MAX_NS))
+            since_ns = getattr(self._stretch, "since_ns", None)
+            if since_ns is None:
+                stand_back()
+            pause(min(self._clock.monotonic_ns() - (since_ns or 0), REST_MAX_NS))
             self._stretch.since_ns = self._clock.monotonic_ns()
 
     def queued(self, lane: str) -> int:
@@ -479,6 +487,21 @@ class LoopOwner(LockedOwner):
         while self._reports:
             done, outcome = self._reports.popleft()
             super()._report(done, outcome)
+
+
+def _do(calls: deque[Callable[[], None]]) -> None:
+    """Those that are there; not what they add."""
+    for _ in range(len(calls)):
+        try:
+            calls.popleft()()
+        except Exception:
+            log.exception("something that was put off failed")
+
+
+def _do_far_back(work: Work) -> None:
+    """On a helper: everybody else's small requests come first [P-10]."""
+    stand_back(far=True)
+    work()
 
 
 def _take_all(work: Steps) -> None:

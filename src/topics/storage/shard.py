@@ -304,9 +304,12 @@ class Shard:
         if self._open > self.counters.queue_peak:
             self.counters.queue_peak = self._open
         if self._finishing is None and (self._queued_bytes >= FLUSH_BYTES or self._queued_frames >= FLUSH_FRAMES):
-            self.flush()
+            try:
+                self.flush()
+            except Exception:  # it is accepted: its outcome is told by `done` alone
+                log.exception("shard %r: writing what has gathered", self.key)
         else:
-            self._schedule_flush()
+            self._flush_soon()
 
     def check(self, size: int) -> None:
         """Raise what a submission of records of this size would be refused with."""
@@ -366,14 +369,17 @@ class Shard:
         """What deletes leave free of it: room for the marks behind which space is given back."""
         return min(self.mark_bytes, self.log.max_segment_size // SPARE_SHARE // 2)
 
-    def _schedule_flush(self) -> None:
+    def _flush_soon(self) -> None:
+        """In the next round, behind everything that it brings: one write is for all of it [P-4]."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._owner.soon(self._scheduled_flush)
+            self._owner.soon(partial(self._owner.last, self._end_round))
 
-    def _scheduled_flush(self) -> None:
+    def _end_round(self) -> None:
         self._flush_scheduled = False
         self.flush()
+        if self._passes_left:
+            self._gather()
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -680,8 +686,7 @@ class Shard:
             self._dirty_since_ns = None
         shared = self._finish_synced() > 1
         if self._queue or self._waiting or shared:
-            if not self._passes_left:
-                self._owner.soon(self._gather)
+            self._flush_soon()
             # Several who were answered at once come back one after another: the first pass is never the last.
             self._passes_left, self._gathered = GATHER_PASSES, -1 if shared else self._unsynced
         if not self._waiting and self._dirty_since_ns is not None:
@@ -698,11 +703,10 @@ class Shard:
 
         It waits for another pass while each brings somebody.
         """
-        self.flush()
         self._passes_left -= 1
         if self._passes_left and self._unsynced > self._gathered:
             self._gathered = self._unsynced
-            self._owner.soon(self._gather)
+            self._flush_soon()
         else:
             self._passes_left = 0
             self._sync_waiting()
@@ -807,7 +811,10 @@ class Shard:
                     self._finishing = lsn
                 self._pending_bytes -= submission.size
                 self._open -= 1
-                submission.done(lsn)
+                try:
+                    submission.done(lsn)
+                except Exception:  # it is nobody else's: the others are told, and what is to follow follows
+                    log.exception("shard %r: telling that something is written", self.key)
             if nested is None:
                 self.on_finished()
         finally:

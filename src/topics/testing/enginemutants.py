@@ -25,6 +25,7 @@ from topics.engine import (
     cold,
     copies,
     deletes,
+    leaselog,
     lifecycle,
     queue,
     reclaim,
@@ -70,7 +71,7 @@ from topics.testing import enginedamage, sweep, tierfaults
 from topics.testing.enginedamage import Damage
 from topics.testing.enginemodel import Change, Event, Topic
 from topics.testing.enginesubject import COLD, OPS, EngineDriver, EngineSubject, Setup, tiny
-from topics.testing.mutants import Make
+from topics.testing.mutants import Make, described, is_misfit
 from topics.testing.simbucket import Kind, Request
 from topics.testing.simfs import Call
 from topics.testing.subject import Violation
@@ -298,10 +299,10 @@ def _mark_unsynced(right: Any) -> Any:
     def wrong(self: Checkpointer, *args: Any) -> None:
         core = self._core
 
-        def submit_to(shard: Any, frames: bytes, count: int, done: Any, durable: bool, control: bool = True) -> None:
-            Core.submit_to(core, shard, frames, count, done, False, control)
+        def submit_mark(shard: Any, frames: bytes, count: int, done: Any) -> None:
+            core.submit_to(shard, frames, count, done, durable=False)
 
-        with mock.patch.object(core, "submit_to", submit_to):
+        with mock.patch.object(core, "submit_mark", submit_mark):
             right(self, *args)
 
     return wrong
@@ -625,7 +626,7 @@ def _never(right: Any) -> Any:
 
 
 def _lease_unsynced(right: Any) -> Any:
-    def commit(self: queue._Events, then: Callable[[], None]) -> None:
+    def commit(self: leaselog.Events, then: Callable[[], None]) -> None:
         with mock.patch.object(self._core, "submit", partial(_unsynced, self._core.submit)):
             right(self, then)
 
@@ -939,7 +940,7 @@ MUTANTS: tuple[EngineMutant, ...] = (
     _bug("lease events are not replayed [QRC-3]",
          Recovery, "_lease", _nothing, _ops("claim", 0), _ops("claim claim claim ack", 0)),
     _bug("lease events are not synced [QRC-3]",
-         queue._Events, "commit", _lease_unsynced, _ops("claim", 0), _ops("claim claim claim ack", 0)),
+         leaselog.Events, "commit", _lease_unsynced, _ops("claim", 0), _ops("claim claim claim ack", 0)),
     _bug("a snapshot forgets leases [QRC-3]",
          Leases, "restored", _leases_forgotten, _ops("claim snapshot", 0), _ops("claim claim snapshot", 1)),
     _bug("an ack leaves the record where it is [ACK-2]",
@@ -964,7 +965,8 @@ MUTANTS: tuple[EngineMutant, ...] = (
          copies, "log_durably", _defined_at_once,
          *(_ops("route append_source append_source reroute append_source", seed) for seed in range(4))),
     _bug("deleted copies are derived again [RRC-7]",
-         rederive, "_delete_again", _nothing, _ops("route append_source append_source delete_copies", 1)),
+         rederive, "_delete_again", _nothing,
+         *(_ops("route append_source append_source fade append_source delete_copies", seed) for seed in (7, 11, 37))),
     _bug("a restart derives no copies [RRC-1]",
          rederive, "_until_nothing_moves", _nothing,
          *(_ops("route append_source append_source delete_copies", seed) for seed in (0, 1))),
@@ -1040,5 +1042,5 @@ def _found(mutant: EngineMutant, search: Search) -> str | None:
         with mock.patch.object(mutant.target, mutant.attribute, mutant.make(getattr(mutant.target, mutant.attribute))):
             search.run()
     except Exception as error:  # noqa: BLE001 - a bug may surface as any error; that is being caught too
-        return str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+        return None if is_misfit(error) else described(error)
     return None

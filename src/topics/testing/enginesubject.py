@@ -359,6 +359,8 @@ class Session:
 
     def _blame(self, error: TopicsError, doing: str) -> None:
         """An error of the disk is part of the game where the disk has a fault, and nowhere else."""
+        if isinstance(error.__cause__, Violation):
+            raise error.__cause__
         if isinstance(error, CallerError) or not self._excused():
             raise Violation(f"{doing} failed, and no fault is to blame: {error!r}") from error
 
@@ -1621,6 +1623,21 @@ class EngineDriver(DiskDriver):
         assert result.first_seq is not None
         flow.direct.update(zip(data, range(result.first_seq, result.first_seq + len(data)), strict=True))
 
+    def _op_fade(self) -> None:
+        """A destination becomes `ephemeral`; what it has keeps the promise that it was made under [CFG-10]."""
+        flow = self.routes.flows.get("to.few")
+        if flow is None or flow.began is None or flow.kept is not None:
+            self._op_append_source()
+            return
+        flow.kept = dict(flow.known)
+        try:
+            self.session.engine.put_topic("to.few", {"durability": "ephemeral"})
+        except TopicsError as error:
+            flow.durability = "memory"
+            self.session._blame(error, "making 'to.few' ephemeral")
+            return
+        flow.durability = "ephemeral"
+
     def _op_delete_copies(self) -> None:
         """Delete copies where nothing is copied on from [RRC-7]."""
         name = self.rng.choice(("to.few", "to.mixed", "to.chain"))
@@ -1632,7 +1649,9 @@ class EngineDriver(DiskDriver):
         chosen = {seq: data for seq, data in flow.known.items() if self.rng.random() < 0.3}
         if not chosen:
             return
-        lasting = flow.durability == "fsync" and not self._lied()
+        # Where records of an earlier class live, deletes are logged whatever the class is now [CFG-10].
+        logged = flow.durability == "ephemeral" and not flow.known.keys().isdisjoint(flow.kept or ())
+        lasting = (flow.durability == "fsync" or logged) and not self._lied()
         asked = self.deletes.ask(engine, name, seqs=sorted(chosen))
         if not lasting:
             flow.unsure.update(chosen.values())
@@ -1791,7 +1810,7 @@ class EngineSubject:
         """Writes are the bulk; what changes the disk's layout or ends a life is strewn in. A third is about routers."""
         ops: tuple[str, ...] = (*OPS, *MORE)
         if rng.random() < 0.33:
-            ops = ("route", *ROUTED * 3, *OPS)
+            ops = ("route", *ROUTED * 3, "fade", *OPS)
         weights = [
             4 if op.startswith("append") else 2 if op.startswith(("delete", "tick", "wait", "claim", "ack")) else 1
             for op in ops
@@ -1847,4 +1866,8 @@ _WORKLOADS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("route", "append_source", "reroute", "append_source", "kill_reopen", "reroute", "append_source"),
     ),
     "copies": ({}, ("route", "append_source", "delete_copies", "append_mixed", "kill_reopen", "append_source", "tick")),
+    "fading copies": (
+        {},
+        ("route", "append_source", "append_source", "fade", "append_source", "delete_copies", "kill_reopen", "tick"),
+    ),
 }

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from topics.testing.faultfs import FAULTS, TIMES, Fault, FaultFs
 from topics.testing.simfs import SYNC_MODES, SimFs
 from topics.testing.subject import Subject, Violation
+from topics.testing.unexpected import Unexpected
 
 _SYNCS = ("fdatasync", "fsync", "sync_dir")
 _SPACE = ("ENOSPC", "EDQUOT")
@@ -58,14 +59,15 @@ def run_case(subject: Subject, case: Case) -> None:
     fs = FaultFs(SimFs(), [case.fault])
     rng = random.Random(f"faults {case}")
     try:
-        driver.start(fs)
-        for op in ops:
-            driver.do(op)
-        driver.judge(driver.disk.kill_image(), "kill", rng)
-        driver.judge(driver.disk.crash_image(rng, "nothing"), "crash", rng)
-        driver.judge(driver.disk.crash_image(rng), "crash", rng)
-        fs.clear()
-        driver.must_work()
+        with Unexpected():
+            driver.start(fs)
+            for op in ops:
+                driver.do(op)
+            driver.judge(driver.disk.kill_image(), "kill", rng)
+            driver.judge(driver.disk.crash_image(rng, "nothing"), "crash", rng)
+            driver.judge(driver.disk.crash_image(rng), "crash", rng)
+            fs.clear()
+            driver.must_work()
     except Exception as error:
         raise Violation.of(f"{case.workload}, {case.fault}", error) from error
     finally:

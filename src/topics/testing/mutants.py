@@ -58,9 +58,9 @@ def _rotation_unsynced(right: Any) -> Any:
 
 
 def _creation_unsynced(right: Any) -> Any:
-    def wrong(self: SegmentedLog, segment: core.Segment, file: Any, size: int) -> None:
+    def wrong(self: SegmentedLog, *args: Any) -> None:
         with mock.patch.object(self, "fs", _WithoutDirSync(self.fs)):
-            right(self, segment, file, size)
+            right(self, *args)
 
     return wrong
 
@@ -239,9 +239,10 @@ def _flagged_while_syncing(right: Any) -> Any:
 
 
 def _written_taken_for_synced(right: Any) -> Any:
-    def wrong(self: Shard) -> None:
+    def wrong(self: Shard) -> int:
         with mock.patch.object(self.log, "synced", self.log.position):
-            right(self)
+            frames: int = right(self)
+        return frames
 
     return wrong
 
@@ -421,11 +422,24 @@ def hunt(mutant: Mutant, seeds: Sequence[int]) -> str | None:
         for name, search in _in_order(mutant, seeds).items():
             try:
                 search()
-            except Violation as violation:
-                return f"{name}: {violation}"
             except Exception as error:  # noqa: BLE001 - a bug may surface as any error; that is being caught too
-                return f"{name}: {type(error).__name__}: {error}"
+                if not is_misfit(error):
+                    return f"{name}: {described(error)}"
     return None
+
+
+def described(error: Exception) -> str:
+    """What was found, in words."""
+    return str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+
+
+def is_misfit(error: BaseException | None) -> bool:
+    """Whether the bug does not fit the code it is put into, or returns what it should not: that any run would find."""
+    while error is not None:
+        if isinstance(error, TypeError | AttributeError | NameError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _in_order(mutant: Mutant, seeds: Sequence[int]) -> dict[str, Callable[[], None]]:

@@ -23,6 +23,8 @@ class SteppedOwner:
 
     def __init__(self) -> None:
         self._soon: deque[Callable[[], None]] = deque()
+        self._last: deque[Callable[[], None]] | None = None
+        """What comes at the end of the pass, while there is one."""
         self.lanes: dict[str, deque[tuple[Work, Done]]] = {}
         self._reports: dict[str, deque[Callable[[], None]]] = {}
 
@@ -36,7 +38,7 @@ class SteppedOwner:
         self._soon.append(call)
 
     def last(self, call: Callable[[], None]) -> None:
-        self.soon(call)
+        (self._soon if self._last is None else self._last).append(call)
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
         self.lanes.setdefault(lane, deque()).append((work, done))
@@ -63,8 +65,13 @@ class SteppedOwner:
 
     def turn(self) -> None:
         """One pass: what was put off by now, and not what that puts off."""
-        for _ in range(len(self._soon)):
-            self._soon.popleft()()
+        last = self._last = deque()
+        for calls in (self._soon, last):
+            for _ in range(len(calls)):
+                calls.popleft()()
+        self._last = None
+        for call in last:
+            call()
 
     def waiting(self, lane: str) -> int:
         return len(self.lanes.get(lane, ()))

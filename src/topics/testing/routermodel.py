@@ -8,8 +8,10 @@ One source feeds three destinations, and one of these feeds a fourth:
     to.mixed   everything, and direct writes     the same; direct writes keep their promise and their seqs
 
 Nothing that the source shows may be missing, nothing deleted may come back, nothing may be there twice or be made up. A
-killed or closed engine shows every record that a reader has seen where it was [RRC-3]. The source itself is judged by
-the model of topics; it is never deleted from, because a copy lives through its source [RRC-8].
+killed or closed engine shows every record that a reader has seen where it was [RRC-3]. A destination that has become
+`ephemeral` may forget with any stop what came to it since, but not what it had, and never what was deleted [CFG-10].
+The source itself is judged by the model of topics; it is never deleted from, because a copy lives through its source
+[RRC-8].
 
 Plain values: any thread.
 """
@@ -74,6 +76,8 @@ class Flow:
         self.deleted: set[bytes] = set()
         self.unsure: set[bytes] = set()
         """Selected by a delete that failed, or that a crash may have taken back."""
+        self.kept: dict[int, bytes] | None = None
+        """What it had when it became `ephemeral`, or may have; None as long as it is not."""
 
 
 class Routes:
@@ -124,6 +128,8 @@ class Routes:
             after.direct = {data: seq for data, seq in shown.items() if data in flow.tried}
             after.tried = flow.tried
             after.deleted, after.unsure = flow.deleted - shown.keys(), flow.unsure
+            if flow.kept is not None:
+                after.kept = {seq: data for seq, data in flow.kept.items() if data in shown}
         return routes
 
     def found(self, name: str, views: Mapping[str, View]) -> int | None:
@@ -162,7 +168,8 @@ class Routes:
         if self.blind:
             return
         if complete:
-            self._nothing_missing(name, flow, view, source, began)
+            if flow.kept is None:
+                self._nothing_missing(name, flow, view, source, began)
             if not dest.filtered and not dest.mixed and view.head != source.head - began:
                 raise Violation(f"{name!r}: the head is {view.head}, the source has {source.head - began} seqs for it")
         if not dest.filtered and not dest.mixed:
@@ -174,6 +181,8 @@ class Routes:
         if lossless:
             shown = {rec.seq: rec.data for rec in view.records}
             for seq, data in flow.known.items():
+                if flow.kept is not None and seq not in flow.kept and seq not in shown:
+                    continue
                 if shown.get(seq) != data and data not in flow.deleted | flow.unsure and seq >= view.floor:
                     raise Violation(f"{name!r}: a reader saw {data[:20]!r} at {seq}, now there is {shown.get(seq)!r}")
 

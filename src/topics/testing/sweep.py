@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from topics.testing.simfs import STYLES, Call, PowerLoss, SimFs, Style
 from topics.testing.subject import Driver, Subject, Violation
+from topics.testing.unexpected import Unexpected
 
 
 class Forks:
@@ -60,22 +61,25 @@ def crash_run(subject: Subject, seed: int, epochs: int, *, every_call: bool = Tr
     disk = SimFs(seed)
     where = ""
     try:
-        for epoch in range(epochs):
-            disk.crash_at(disk.disk_calls + rng.randrange(1, 120), rng.choice(("before", "middle", "after")))
-            try:
-                where = f"epoch {epoch}: open"
-                driver.open(disk)
-                for number, op in enumerate(subject.workload(rng, rng.randrange(3, 14))):
-                    where = f"epoch {epoch}, operation {number}: {op}"
-                    driver.do(op)
-                    forks.fork()
-            except PowerLoss:
-                where += " (power lost)"
-            driver.end()
-            survivor = driver.disk.crash_image(rng, _style(rng))
-            driver.disk.before = None
-            disk = survivor
-            disk.capacity = None
+        with Unexpected() as unexpected:
+            for epoch in range(epochs):
+                disk.crash_at(disk.disk_calls + rng.randrange(1, 120), rng.choice(("before", "middle", "after")))
+                try:
+                    where = f"epoch {epoch}: open"
+                    driver.open(disk)
+                    for number, op in enumerate(subject.workload(rng, rng.randrange(3, 14))):
+                        where = f"epoch {epoch}, operation {number}: {op}"
+                        driver.do(op)
+                        unexpected.check()
+                        forks.fork()
+                except PowerLoss:
+                    where += " (power lost)"
+                driver.end()
+                unexpected.check()
+                survivor = driver.disk.crash_image(rng, _style(rng))
+                driver.disk.before = None
+                disk = survivor
+                disk.capacity = None
     except Exception as error:
         raise _located(error, f"seed {seed}, {where}") from error
     finally:
@@ -105,13 +109,14 @@ def exhaust(subject: Subject, seed: int, ops: tuple[str, ...]) -> int:
     driver = subject.driver(seed)
     forks = Forks(driver, rng, per_call=2 if len(ops) < 3 else 1)
     try:
-        forks.on = len(ops) == 1
-        driver.open(SimFs(seed))
-        for op in ops[:-1]:
-            driver.do(op)
-        forks.on = True
-        driver.do(ops[-1])
-        forks.fork()
+        with Unexpected():
+            forks.on = len(ops) == 1
+            driver.open(SimFs(seed))
+            for op in ops[:-1]:
+                driver.do(op)
+            forks.on = True
+            driver.do(ops[-1])
+            forks.fork()
     except Exception as error:
         raise _located(error, f"seed {seed}, operations {','.join(ops)}") from error
     finally:

@@ -28,6 +28,7 @@ from topics.testing.enginesubject import DIR, OBJECTS, EngineDriver, Setup, tiny
 from topics.testing.simbucket import KINDS, Kind, Request, SimBucket, TierFault
 from topics.testing.simfs import SimFs
 from topics.testing.subject import Violation
+from topics.testing.unexpected import Unexpected
 
 ROUND_MS = 6000
 """Time in which the relocator comes by once."""
@@ -199,14 +200,15 @@ def run_case(case: Case) -> None:
     driver = TierDriver(case.workload, case.fault)
     rng = random.Random(f"tier {case}")
     try:
-        _run(driver)
-        progress = Progress(driver)
-        progress.without_tier() if not driver.bucket.denies else progress.without_deletes()
-        driver.judge(driver.disk.kill_image(), "kill", rng)
-        driver.judge(driver.disk.crash_image(rng), "crash", rng)
-        driver.bucket.mend()
-        progress.complete()
-        driver.must_work()
+        with Unexpected():
+            _run(driver)
+            progress = Progress(driver)
+            progress.without_tier() if not driver.bucket.denies else progress.without_deletes()
+            driver.judge(driver.disk.kill_image(), "kill", rng)
+            driver.judge(driver.disk.crash_image(rng), "crash", rng)
+            driver.bucket.mend()
+            progress.complete()
+            driver.must_work()
     except Exception as error:
         raise Violation.of(f"{case.workload}, {case.fault}", error) from error
     finally:

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ from topics.engine.engine import Engine
 from topics.errors import CommitFailed, EngineClosed, ShardReadOnly, StorageFull, TopicsError, WalIo
 from topics.model import CommitResult
 from topics.storage import attach as storage
+from topics.storage.owner import InlineOwner
 from topics.storage.stamper import Stamper
 
 ID = "loader"
@@ -542,13 +543,16 @@ def test_a_configuration_that_waits_for_an_attach_creates_the_topic_if_it_goes_m
     engine = store.put()
     core, parts = engine.core, stage(engine)
     outcomes: list[Any] = []
+    gone: list[Any] = []
     arrange, calls = storage.arrange, [1]
 
     def busy(*given: Any) -> None:
         if calls:
             calls.pop()
             lifecycle.put(core, TOPIC, {"ttl_ms": 60_000}, outcomes.append)  # behind the commit that holds the topic
-            lifecycle.delete(core, TOPIC, lambda outcome: None)
+            lifecycle.delete(core, TOPIC, gone.append)
+            cast(InlineOwner, core.owner).run()
+            assert gone
         arrange(*given)
 
     monkeypatch.setattr(storage, "arrange", busy)

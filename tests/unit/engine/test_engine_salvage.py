@@ -22,6 +22,7 @@ from topics.testing import ManualClock, PowerLoss, SimFs
 from topics.testing.simfs import STYLES
 
 PATH = "store"
+DELETE = 6
 OPTIONS: dict[str, Any] = {
     "wal_file_bytes": 4096, "wal_init_zero": False, "segment_max_events": 7, "checkpoint_ms": 10**9,
     "wal_retain_files": 1000, "min_free_bytes": 0,
@@ -105,6 +106,27 @@ def test_a_damaged_record_is_told_and_everything_else_is_read() -> None:
     write(engine, 1)
     engine.close()
     assert seen(opened(disk))[0][-1] == 181
+
+
+def test_deleted_copies_stay_deleted_where_the_log_lost_them_and_kept_the_delete() -> None:
+    """[RRC-7, S-66] They are derived again from the source, at the seqs that the delete names."""
+    disk = SimFs(5)
+    engine = opened(disk)
+    for name in ("orders", "copies"):
+        engine.put_topic(name, {"durability": "fsync"})
+    engine.put_router("r", {"source": "orders", "dest": "copies"})
+    write(engine, 4)
+    assert seen(engine, "copies") == ([1, 2, 3, 4], [])
+    engine.delete("copies", seqs=[2, 3])
+    write(engine, 1)
+    engine.append("orders", [{"data": 6}])
+    disk = disk.kill_image()
+    path, start, _, _ = frames(disk, 2)[0]
+    _, end, _, _ = frames(disk, 2, type=DELETE)[0]
+    for at in range(start, end):
+        disk.set_byte(path, at, 0xA5)
+    assert salvaged(disk).lost.gaps == ()
+    assert seen(opened(disk), "copies") == ([1, 4, 5, 6], [])
 
 
 def test_a_salvaged_store_is_healthy_and_needs_no_second_salvage() -> None:

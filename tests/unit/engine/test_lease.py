@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,10 +12,13 @@ from hypothesis import strategies as st
 from topics.codec.control import Lease as Event
 from topics.engine.lease import (
     ACKED,
+    BLOCK_SHIFT,
+    BLOCKS_TURN,
     CLAIMED,
     EXTENDED,
     LOOK_AHEAD,
     RELEASED,
+    TURN,
     Due,
     Lease,
     Leases,
@@ -45,6 +49,24 @@ class Jobs:
             self.leases.claim(seq, node, self.ids, until)
         return chosen
 
+    def claim_runs(self, count: int, size: int, *, until: int = 100) -> None:
+        """The same of fresh jobs, as a pass does it that has one claimer."""
+        while count and (run := self.leases.choose_run(min(count, size), self.look)) is not None:
+            self.leases.claim_run(run, "w", self.ids + 1, until)
+            self.ids += len(run)
+            count -= len(run)
+
+    def listed(self, now: int, count: int = 7) -> list[int]:
+        """All that is leased or delayed, page by page."""
+        found: list[int] = []
+        at: int | None = 0
+        while at is not None:
+            page = self.leases.page(at, count, now)
+            assert len(page.seqs) <= count
+            found += page.seqs
+            at = page.through
+        return found
+
     def lease(self, seq: int) -> Lease:
         return self.leases.held[seq]
 
@@ -56,6 +78,13 @@ class Jobs:
     def ack(self, *seqs: int) -> None:
         self.live -= set(seqs)
         self.leases.done(seqs)
+
+
+def test_who_wants_nothing_gets_nothing() -> None:
+    """COH-5: also where there is something to be had."""
+    leases = Leases()
+    assert leases.choose(0, lambda after, count: [1, 2]) == []
+    assert leases.choose_run(0, lambda after, count: [1, 2]) is None
 
 
 def test_a_lease_is_active_up_to_its_deadline_and_over_behind_it() -> None:
@@ -73,7 +102,16 @@ def test_an_expired_lease_is_gone_though_nobody_claimed_the_job_again() -> None:
     jobs = Jobs(1)
     jobs.claim(until=100)
     jobs.leases.expire(101)
-    assert jobs.leases.find(1, "w", 1) is None
+    assert jobs.leases.find(1, "w", 1, 101) is None
+
+
+def test_a_lease_that_is_over_is_not_found_though_nobody_took_it_up() -> None:
+    """[LSE-3]: it may be one of many."""
+    jobs = Jobs(1)
+    jobs.claim(until=100)
+    assert jobs.leases.find(1, "w", 1, 101) is None
+    assert jobs.leases.begin_acks("w", [1], [1], 101) == ([], [1])
+    assert jobs.leases.begin_acks("w", [1], [1], 100) == ([1], [])
 
 
 def test_ids_tell_run_and_delivery() -> None:
@@ -94,10 +132,10 @@ def test_a_lease_is_found_by_node_and_id() -> None:
     """[LSE-7, LSE-8]"""
     jobs = Jobs(1)
     jobs.claim(node="w")
-    assert jobs.leases.find(1, "w", None) is jobs.leases.find(1, "w", 1) is jobs.lease(1)
-    assert jobs.leases.find(1, "v", None) is None
-    assert jobs.leases.find(1, "w", 2) is None
-    assert jobs.leases.find(2, "w", None) is None
+    assert jobs.leases.find(1, "w", None, 100) is jobs.leases.find(1, "w", 1, 100) is jobs.lease(1)
+    assert jobs.leases.find(1, "v", None, 100) is None
+    assert jobs.leases.find(1, "w", 2, 100) is None
+    assert jobs.leases.find(2, "w", None, 100) is None
 
 
 def test_what_came_back_is_handed_out_first_lowest_seq_first() -> None:
@@ -156,8 +194,8 @@ def test_an_ack_forgets_lease_and_counter() -> None:
     """[ACK-4]"""
     jobs = Jobs(2)
     jobs.claim(2)
-    assert jobs.leases.begin_acks("w", [1], [None]) == ([1], [])
-    assert jobs.leases.find(1, "w", None) is None
+    assert jobs.leases.begin_acks("w", [1], [None], 100) == ([1], [])
+    assert jobs.leases.find(1, "w", None, 100) is None
     jobs.ack(1)
     assert (list(jobs.leases.held), jobs.leases.deliveries, jobs.leases.in_flight) == ([2], {2: 1}, 1)
 
@@ -166,7 +204,7 @@ def test_a_lease_does_not_expire_while_its_ack_is_on_its_way() -> None:
     """Nobody gets a job whose delete may be committed already."""
     jobs = Jobs(1)
     jobs.claim(until=100)
-    assert jobs.leases.begin_acks("w", [1], [None]) == ([1], [])
+    assert jobs.leases.begin_acks("w", [1], [None], 100) == ([1], [])
     jobs.leases.expire(500)
     assert (jobs.claim(), jobs.leases.in_flight, jobs.leases.next_change_ms()) == ([], 1, None)
 
@@ -175,7 +213,7 @@ def test_a_failed_ack_leaves_the_job_claimable() -> None:
     """[ACK-5]"""
     jobs = Jobs(1)
     jobs.claim()
-    assert jobs.leases.begin_acks("w", [1], [None]) == ([1], [])
+    assert jobs.leases.begin_acks("w", [1], [None], 100) == ([1], [])
     jobs.leases.ack_failed([1])
     assert (jobs.leases.in_flight, jobs.claim(), jobs.leases.deliveries[1]) == (0, [1], 2)
 
@@ -184,12 +222,35 @@ def test_a_refused_ack_leaves_the_lease_as_it_was() -> None:
     """Nothing was begun: the worker may ack again, and the lease still expires."""
     jobs = Jobs(1)
     jobs.claim(until=100)
-    assert jobs.leases.begin_acks("w", [1], [None]) == ([1], [])
+    assert jobs.leases.begin_acks("w", [1], [None], 100) == ([1], [])
     jobs.leases.expire(100)
     jobs.leases.ack_refused([1])
-    assert jobs.leases.find(1, "w", 1) is not None
+    assert jobs.leases.find(1, "w", 1, 100) is not None
     jobs.leases.expire(101)
     assert jobs.claim() == [1]
+
+
+def test_an_ack_that_is_refused_behind_the_deadline_leaves_a_lease_that_is_over() -> None:
+    """It did not expire while it was acked; nobody else would take it up."""
+    jobs = Jobs(1)
+    jobs.claim(until=100)
+    assert jobs.leases.begin_acks("w", [1], [None], 100) == ([1], [])
+    assert jobs.leases.expire(200)
+    jobs.leases.ack_refused([1])
+    assert jobs.leases.next_change_ms() == 101
+    assert jobs.leases.expire(200)
+    assert jobs.claim() == [1]
+
+
+def test_acks_that_are_refused_again_and_again_leave_nothing_behind() -> None:
+    """Whoever has no room tries again, for as long as it takes."""
+    jobs = Jobs(1)
+    jobs.claim(until=100)
+    for _ in range(1000):
+        assert jobs.leases.begin_acks("w", [1], [None], 100) == ([1], [])
+        jobs.leases.ack_refused([1])
+        jobs.leases.extend(jobs.lease(1), 100)
+    assert len(jobs.leases._expiries) + len(jobs.leases._older) <= 70
 
 
 def test_a_job_removed_under_its_lease_leaves_the_counts_but_not_the_lease() -> None:
@@ -198,7 +259,7 @@ def test_a_job_removed_under_its_lease_leaves_the_counts_but_not_the_lease() -> 
     jobs.claim(3)
     jobs.delete(1, 2, 3)
     assert jobs.leases.in_flight == 0
-    assert jobs.leases.find(1, "w", None) is not None
+    assert jobs.leases.find(1, "w", None, 100) is not None
     jobs.leases.release(jobs.lease(1))
     jobs.leases.extend(jobs.lease(2), 1000)
     jobs.ack(3)
@@ -372,7 +433,7 @@ def test_a_snapshot_brings_leases_delays_and_counters_back() -> None:
     saved = jobs.leases.saved()
     jobs.leases = Leases.restored(saved)
     assert (jobs.leases.in_flight, jobs.leases.delayed) == (1, {3: 70})
-    assert jobs.leases.find(4, "w", 4) is not None, "the lease of a job that is gone is still a lease"
+    assert jobs.leases.find(4, "w", 4, 500) is not None, "the lease of a job that is gone is still a lease"
     assert jobs.claim(9) == [2, 5, 6]
     assert (jobs.leases.deliveries[2], jobs.leases.deliveries[1]) == (2, 1)
 
@@ -421,7 +482,7 @@ def test_memory_follows_the_jobs_in_flight() -> None:
         jobs.claim(until=10**6)
         jobs.ack(seq)
     leases = jobs.leases
-    heaps = (leases._expiries, leases._delays, leases._lowest, leases._tracked, leases._lowest_due)
+    heaps = (leases._expiries, leases._older, leases._delays, leases._lowest, leases._blocks, leases._lowest_due)
     assert all(len(heap) <= 70 for heap in heaps)
     assert (leases.held, leases.deliveries, leases.delayed) == ({}, {}, {})
 
@@ -436,10 +497,176 @@ def test_memory_follows_the_jobs_in_flight_that_were_claimed_in_a_row() -> None:
             jobs.ack(*range(run.start - 16, run.start - 1))  # one of each stays
     leases = jobs.leases
     assert leases.in_flight == 315
-    assert len(leases._expiries) <= 300
-    assert len(leases._tracked) <= 300
+    assert len(leases._expiries) + len(leases._older) <= 300
+    assert len(leases._blocks) <= 300
     jobs.ack(*list(leases.held))
+    for _ in range(0, 4800, TURN):
+        leases.next_change_ms()  # what is stale leaves a turn at a time
     assert (leases.held, leases.deliveries, leases.next_change_ms()) == ({}, {}, None)
+
+
+class Counting(dict[int, Lease]):
+    """Leases that count how often somebody looks for one."""
+
+    looks = 0
+
+    def get(self, seq: int, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(seq, default)
+
+    def keys(self) -> Any:
+        self.looks += 1
+        return super().keys()
+
+
+MANY = 100_000
+
+
+@pytest.fixture(params=["one by one", "in runs"])
+def many(request: pytest.FixtureRequest) -> Jobs:
+    """So many jobs, leased until 100 by those who got them as they wanted."""
+    jobs = Jobs(0)
+    jobs.leases.held = Counting()
+    jobs.live = set(range(1, MANY + 1))
+    jobs.leases.appended(1, MANY)
+    if request.param == "in runs":
+        jobs.claim_runs(MANY, 96)
+    else:
+        jobs.claim(MANY)
+    assert jobs.leases.in_flight == MANY
+    return jobs
+
+
+def looks(jobs: Jobs) -> int:
+    """How many leases were looked for since the last time."""
+    held = jobs.leases.held
+    assert isinstance(held, Counting)
+    found, held.looks = held.looks, 0
+    return found
+
+
+def test_leases_that_expire_together_are_taken_up_some_at_a_time(many: Jobs) -> None:
+    """[P-10, LSE-2, CLM-2]: in as many turns as it takes; then jobs are had in order."""
+    looks(many)
+    turns, left = 0, MANY
+    while not many.leases.expire(101):
+        turns += 1
+        assert left - TURN <= len(many.leases.held) < left
+        left = len(many.leases.held)
+        assert many.leases.in_flight == left
+        assert looks(many) <= TURN
+    assert turns == MANY // TURN
+    assert (many.leases.held, many.leases.in_flight, many.leases.next_change_ms()) == ({}, 0, None)
+    assert many.claim(1000) == list(range(1, 1001))
+
+
+def test_delays_that_are_over_together_are_taken_up_some_at_a_time() -> None:
+    """[P-10, NAK-1]"""
+    jobs = Jobs(5 * TURN)
+    jobs.claim(5 * TURN)
+    for lease in list(jobs.leases.held.values()):
+        jobs.leases.release(lease, 70)
+    for turn in range(1, 6):
+        assert jobs.leases.expire(70) == (turn == 5)
+        assert len(jobs.leases.delayed) == (5 - turn) * TURN
+    assert jobs.claim(5 * TURN) == list(range(1, 5 * TURN + 1))
+
+
+def test_a_run_that_is_longer_than_a_turn_is_taken_up_in_several() -> None:
+    """[P-10]"""
+    jobs = Jobs(2 * TURN + 1)
+    jobs.claim_runs(2 * TURN + 1, 10 * TURN)
+    assert [jobs.leases.expire(101) for _ in range(3)] == [False, False, True]
+    assert jobs.claim(9999) == list(range(1, 2 * TURN + 2))
+
+
+def test_jobs_that_are_due_together_are_set_apart_some_at_a_time() -> None:
+    """[P-10, DLQ-2]: what was never delivered is not handed out before all that came back was looked at."""
+    jobs = Jobs(5 * TURN)
+    jobs.leases.limit(1)
+    jobs.claim(5 * TURN - 2)
+    while not jobs.leases.expire(101):
+        pass
+    turns = 0
+    while not (chosen := jobs.claim(2)):
+        assert jobs.leases.has_back
+        turns += 1
+        assert len(jobs.leases._due) <= turns * (TURN + 2)
+    assert (turns, chosen) == (4, [5 * TURN - 1, 5 * TURN])
+    assert len(jobs.leases.take_due(9999)) == 5 * TURN - 2
+
+
+def test_whoever_comes_behind_many_acks_does_not_clear_up_after_all_of_them(many: Jobs) -> None:
+    """[P-10]: neither a claim, nor an extend, nor the alarm of a worker."""
+    many.ack(*range(1, MANY + 1))
+    many.live.add(MANY + 1)
+    many.leases.appended(MANY + 1, MANY + 1)
+    looks(many)
+    assert many.claim(until=900) == [MANY + 1]
+    assert looks(many) <= 200
+    many.leases.extend(many.lease(MANY + 1), 1000)
+    assert looks(many) <= 200
+    assert many.leases.next_change_ms() == 101
+    assert looks(many) <= TURN + 100
+
+
+def test_leases_that_are_extended_all_the_time_are_cleared_up_a_few_at_a_time() -> None:
+    """[P-10]: as workers do whose jobs take long; memory follows the leases all the same."""
+    jobs = Jobs(1000)
+    jobs.leases.held = Counting()
+    jobs.claim(1000, until=1000)
+    for turn in range(1, 20):
+        for lease in list(jobs.leases.held.values()):
+            looks(jobs)
+            jobs.leases.extend(lease, 1000 + turn)
+            assert looks(jobs) <= 6
+        assert len(jobs.leases._expiries) + len(jobs.leases._older) <= 3 * 1000
+    while not jobs.leases.expire(1019):
+        pass
+    assert (jobs.leases.in_flight, jobs.leases.next_change_ms()) == (1000, 1020)
+
+
+# Pages
+
+
+def test_a_page_of_leases_costs_what_is_on_it(many: Jobs) -> None:
+    """[P-11, QOB-4]: not what is leased."""
+    for after in (0, 1234, 50_000, MANY - 100):
+        looks(many)
+        page = many.leases.page(after, 100, 100)
+        assert page.seqs == list(range(after + 1, after + 101))
+        assert looks(many) <= 100 + 2 * (1 << BLOCK_SHIFT)
+    assert many.leases.page(MANY, 100, 100) == ([], None)
+
+
+def test_a_page_behind_many_jobs_that_came_back_is_looked_for_in_turns(many: Jobs) -> None:
+    """[P-10, QOB-4]"""
+    many.leases.extend(many.lease(MANY), 5000)
+    while not many.leases.expire(101):
+        pass
+    looks(many)
+    at: int | None = 0
+    found: list[int] = []
+    while at is not None:
+        page = many.leases.page(at, 100, 101)
+        found += page.seqs
+        at = page.through
+        assert looks(many) <= BLOCKS_TURN << BLOCK_SHIFT
+    assert found == [MANY]
+
+
+def test_what_is_over_is_on_no_page_though_nobody_took_it_up() -> None:
+    """[LSE-2, QOB-4]: nor is a job that is gone; one whose ack is on its way is."""
+    jobs = Jobs(6)
+    jobs.claim(5, until=100)
+    jobs.leases.extend(jobs.lease(1), 300)
+    jobs.leases.release(jobs.lease(2), 101)
+    jobs.leases.release(jobs.lease(3), 102)
+    assert jobs.leases.begin_acks("w", [4], [None], 100) == ([4], [])
+    assert jobs.listed(100) == [1, 2, 3, 4, 5]
+    assert jobs.listed(101) == [1, 3, 4]
+    jobs.delete(1, 3)
+    assert jobs.listed(101) == [4]
 
 
 class Twins:
@@ -508,6 +735,8 @@ def test_jobs_that_are_claimed_in_a_row_are_what_they_were_one_by_one(count: int
         one, other = (jobs.leases for jobs in twins.both)
         assert one.saved() == other.saved()
         assert (one.in_flight, one.next_change_ms()) == (other.in_flight, other.next_change_ms())
+        listed = sorted({seq for seq, lease in one.held.items() if not lease.dead} | one.delayed.keys())
+        assert [jobs.listed(twins.now) for jobs in twins.both] == [listed, listed]
 
 
 def test_the_next_instant_is_that_of_the_first_lease_or_delay() -> None:

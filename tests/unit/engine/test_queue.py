@@ -277,6 +277,17 @@ def test_who_left_before_the_pass_gets_nothing(windowed: Queue) -> None:
     assert (gone.outcomes, there.seqs) == ([], [1, 2])
 
 
+def test_a_pass_that_nobody_waits_for_any_more_is_over_at_once(windowed: Queue) -> None:
+    """[COH-5] Everybody left in the window, and the next one gets what is there."""
+    windowed.produce(2)
+    gone = windowed.begin_claim("a", 9)
+    gone.claimer.cancel()
+    pass_ms(windowed, 200)
+    there = windowed.begin_claim("b", 9)
+    pass_ms(windowed, 200)
+    assert (gone.outcomes, there.seqs) == ([], [1, 2])
+
+
 def test_a_topic_that_went_in_the_window_is_not_found(windowed: Queue) -> None:
     """[COH-5]"""
     windowed.produce(1)

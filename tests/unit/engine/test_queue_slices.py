@@ -11,6 +11,7 @@ from tests.unit.engine.kit_queue import QUEUE, Queue
 from tests.unit.engine.watchkit import step
 from topics.engine import delete as deleting
 from topics.engine import queue
+from topics.engine.leaselog import SLICE
 from topics.errors import TopicNotFound
 
 MANY = 1000
@@ -46,7 +47,7 @@ def test_a_nack_of_many_leases_is_many_short_stretches(monkeypatch: pytest.Monke
     told = store.engine.nack(QUEUE, "w", asked.seqs, delay_ms=500)
     assert (told.nacked, list(told.skipped), told.ready, told.in_flight) == (MANY, [], 0, 0)
     assert sum(sizes) == MANY
-    assert max(sizes) <= queue.SLICE
+    assert max(sizes) <= SLICE
     store.crash()
     assert store.counts() == (0, 0, MANY)
 
@@ -60,7 +61,7 @@ def test_an_extend_of_many_leases_is_many_short_stretches_with_one_deadline(monk
     assert set(told.deadlines.values()) == {store.clock.now_ms() + 3_600_000}
     assert list(told.deadlines) == list(asked.seqs)
     assert sum(sizes) == MANY
-    assert max(sizes) <= queue.SLICE
+    assert max(sizes) <= SLICE
     store.crash()
     held = store.engine.leases(QUEUE, page_size=MANY).leases
     assert {one.deadline for one in held} == set(told.deadlines.values())
@@ -109,7 +110,7 @@ def test_a_stream_that_ends_gives_back_its_many_jobs_in_short_stretches(monkeypa
         stream.worker.close()
     assert store.counts() == (400, 0, 0)
     assert sum(sizes) == 400
-    assert max(sizes) <= queue.SLICE
+    assert max(sizes) <= SLICE
     store.crash()
     assert store.counts() == (400, 0, 0)
 
@@ -118,7 +119,7 @@ def test_a_stream_that_ends_between_two_slices_of_its_pass_holds_nothing_after_a
     """[QRC-1, QRC-3, WRK-6]: the log has every claim in front of what gave it back."""
     store = Queue(config={"leases_durable": True, "lease_ms": 3_600_000})
     store.produce(400)
-    most = 4 * queue.SLICE
+    most = 4 * SLICE
     with store.engine._owner:
         stream = store.work(max=400)
         for _ in range(100):
@@ -143,7 +144,7 @@ def test_a_job_deleted_between_two_slices_of_a_pass_that_could_not_read_it_leave
     answers: list[Any] = []
     with store.engine._owner:
         queue.claim(core, QUEUE, queue.Claim("w", MANY, None), answers.append)
-        assert len(leases.held) == queue.SLICE - 1
+        assert len(leases.held) == SLICE - 1
         removal = deleting.Removal.parse(None, None, [1], core.limits)
         deleting.delete(core, QUEUE, removal, False, answers.append)
     assert answers[0].deleted == 1

@@ -97,6 +97,22 @@ def test_an_acked_copy_does_not_come_back_with_a_wider_filter(stop: str) -> None
     assert shape(store.stop(stop), "b") == [(2, 3)]
 
 
+@after_every_stop
+def test_another_filter_of_an_ephemeral_destination_picks_nothing_that_was_passed_over(stop: str) -> None:
+    """[RTR-8, RRC-4, DUR-7] Its copies may be gone; others than were made are not there instead."""
+    store = Store()
+    store.put("a")
+    store.put("b", durability="ephemeral")
+    route(store.engine, filter="x")
+    tagged(store.engine, "x", "y", "x", name="a")
+    assert shape(store.engine, "b") == [(1, 1), (2, 3)]
+    route(store.engine, filter="y")
+    engine = store.stop(stop)
+    assert shape(engine, "b") == []
+    write(engine, "next", name="a", tag="y")
+    assert shape(engine, "b") == [(3, "next")]
+
+
 # -- what is gone in the destination -----------------------------------------------------------------------------------
 
 

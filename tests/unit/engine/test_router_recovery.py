@@ -155,6 +155,23 @@ def test_deleted_copies_do_not_come_back_when_a_direct_write_logs_the_rest() -> 
     assert shape(store.kill(), "b") == expected
 
 
+@pytest.mark.parametrize("what", [{"seqs": [1, 4]}, {"match": "x"}])
+def test_deleted_copies_stay_deleted_in_a_destination_that_has_become_ephemeral(what: dict[str, Any]) -> None:
+    """[RRC-7, CFG-10, INV-8] Records of its earlier class are there, so the delete is logged; the copies are not."""
+    store = routed()
+    route(store.engine)
+    tagged(store.engine, "x", "y", name="a")
+    assert len(shape(store.engine, "b")) == 2
+    store.put("b", durability="ephemeral")
+    for n, tag in ((3, "y"), (4, "x"), (5, "y")):
+        write(store.engine, n, name="a", tag=tag)
+    assert len(shape(store.engine, "b")) == 5
+    store.engine.delete("b", **what)
+    expected = [(2, 2), (3, 3), (5, 5)]
+    assert shape(store.engine, "b") == expected
+    assert shape(store.kill(), "b") == expected
+
+
 def test_floors_of_a_destination_do_not_push_copies_to_other_seqs() -> None:
     """[RRC-3] Records that a cap or their age took stay gone, the others keep their seqs."""
     store = routed()

@@ -44,6 +44,7 @@ from topics.storage.tiers.folder import FolderRoot
 from topics.storage.tiers.store import SegmentId
 from topics.testing import ManualClock
 from topics.testing.delayedstore import DelayedRoot
+from topics.testing.simfs import STYLES
 
 OLD, LIVE = "old", "live"
 OPTIONS = {"segment_max_events": 10, "hot_retain_segments": 0, "wal_init_zero": False, "checkpoint_ms": 3_600_000}
@@ -311,6 +312,34 @@ def test_a_direct_write_takes_no_seq_of_a_copy_that_was_seen_although_the_tier_i
     again = kit.everything(store.engine, "copy")
     assert (again.values, again.ranges) == ([*range(1, 10), "own"], [])
     assert kit.everything(store.kill(), "copy").values == again.values
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
+def test_a_stop_at_any_disk_call_of_a_move_takes_no_copy_with_it_although_the_tier_is_away(durability: str) -> None:
+    """[RRC-3, S-212, S-311, S-318] The hot segment goes when its copies cannot any more; a copy seen keeps its seq."""
+    store = behind()
+    store.put("copy", durability=durability)
+    store.pass_time(200, 50)
+    seen = kit.everything(store.engine, "copy")
+    assert seen.values == list(range(1, 10))
+    disks = [store.sim.kill_image()]
+
+    def stopped(call: object) -> None:
+        disks.extend((store.sim.kill_image(), *(store.sim.crash_image(1, style) for style in STYLES)))
+
+    store.sim.before = stopped
+    store.relocate()
+    store.sim.before = None
+    assert cold_of(store.engine)[:2] == [True, True]
+    assert len(disks) > 50
+    for disk in (*disks, store.sim.crash_image(1, "nothing")):
+        again = kit.Store("cold", sim=disk, opened=False)
+        unmount(again)
+        again.boot = 1
+        again.open()
+        kit.write(again.engine, "own", name="copy")
+        page = again.engine.read("copy", seen.seqs[-1])
+        assert (kit.gap(page), kit.values(page)) == (None, ["own"])
 
 
 def test_deletes_of_copies_that_are_there_keep_no_log_while_the_tier_is_away() -> None:

@@ -12,7 +12,7 @@ from tests.unit.engine.kit import TOPIC, Store, each, write
 from tests.unit.engine.watchkit import Held, Tap, instance_of, owner_of, step
 from topics.codec.project import Projection
 from topics.engine import watch
-from topics.engine.watch import Instance
+from topics.engine.watch import Instance, Pass
 from topics.errors import WalIo
 from topics.model import new
 
@@ -637,7 +637,8 @@ def test_whatever_a_stream_meets_it_ends_instead_of_hanging(engine: Any, tap: Ta
 
     tap.put = put  # type: ignore[method-assign]
     tap.follow()
-    assert isinstance(tap.error, LookupError)
+    assert tap.error is not None
+    assert isinstance(tap.error.__cause__, LookupError)
 
 
 def test_a_send_that_fails_costs_nobody_a_record(engine: Any) -> None:
@@ -654,6 +655,63 @@ def test_a_send_that_fails_costs_nobody_a_record(engine: Any) -> None:
     write(engine, 2)
     assert good.seqs() == [1, 2]
     assert bad.seqs() == [1, 2], "what could not be pushed was read"
+
+
+@pytest.mark.parametrize("kind", ["plain", None])
+def test_a_frame_that_cannot_be_made_costs_nobody_a_record(engine: Any, kind: object) -> None:
+    """[D-74, RSM-5] However far it was made: whoever would have got it reads for himself."""
+    bad, good = Tap(engine, kind=kind), Tap(engine, kind=kind)
+    bad.follow()
+    good.follow()
+
+    def render(*args: object) -> bytes:
+        raise LookupError("of the sink")
+
+    bad.render = render  # type: ignore[assignment,method-assign]
+    write(engine, 1)
+    write(engine, 2)
+    assert good.seqs() == [1, 2]
+    assert bad.seqs() == [1, 2]
+
+
+def test_a_few_who_are_live_and_alike_are_served_without_a_pass(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[A-12] Nothing is to be looked at for each of them."""
+    taps = [Tap(engine) for _ in range(3)]
+    for one in taps:
+        one.follow()
+        one.take()
+    passes: list[object] = []
+    monkeypatch.setattr(watch, "Pass", lambda *args: passes.append(args) or Pass(*args))
+    write(engine, 1)
+    assert [one.take() for one in taps] == [[("record", 1), ("caught-up", 1)]] * 3
+    assert not passes
+    taps[1].stall()
+    write(engine, 2)
+    assert len(passes) == 1
+
+
+@pytest.mark.parametrize("odd", ["full", "behind", "other kind", "waiting", "alone"])
+def test_one_who_differs_changes_nothing_for_the_others(store: Store, odd: str) -> None:
+    """[A-12, D-5] Whether everybody can be served in one go, or one of them cannot: all get everything once."""
+    engine = store.engine
+    one, other = Tap(engine), Tap(engine, kind="else" if odd == "other kind" else "plain")
+    woken: list[int] = []
+    one.follow()
+    if odd != "alone":
+        other.follow()
+    one.take()
+    if odd == "full":
+        other.stall()
+    if odd == "waiting":
+        engine.core.names[TOPIC].waiters = {1: lambda: woken.append(1)}
+    write(engine, 1)
+    if odd == "behind":
+        other.feed.followers[TOPIC].cursor = 0
+    write(engine, 2)
+    other.drink()
+    assert one.take() == [("record", 1), ("caught-up", 1), ("record", 2), ("caught-up", 2)]
+    assert other.seqs() == {"alone": [], "behind": [1, 1, 2]}.get(odd, [1, 2])
+    assert woken == ([1] if odd == "waiting" else [])
 
 
 # Slices

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -492,6 +493,7 @@ def test_a_helper_rests_as_long_as_it_worked_while_a_loop_is_served(monkeypatch:
     """P-10: a scheduler would let it run for milliseconds where it may; a long stretch is no reason for a long rest."""
     rests: list[int] = []
     monkeypatch.setattr(owners, "pause", rests.append)
+    monkeypatch.setattr(owners, "stand_back", lambda: None)  # it would be this thread
     clock = ManualClock()
 
     async def play() -> None:
@@ -510,6 +512,53 @@ def test_a_helper_rests_as_long_as_it_worked_while_a_loop_is_served(monkeypatch:
     assert rests[1:] == [0, owners.REST_MAX_NS]
 
 
+def test_a_round_that_comes_when_the_owner_was_taken_back_leaves_things_to_who_enters() -> None:
+    """What was put off is done by one thread at a time: the loop's turn may come behind `take_back`."""
+    done: list[str] = []
+
+    async def play(owner: LoopOwner) -> None:
+        owner.soon(lambda: done.append("lent"))
+        owner.take_back()
+        with owner:
+            owner.soon(lambda: done.append("entered"))
+            owner._run_soon()
+            assert done == ["lent"]
+        assert done == ["lent", "entered"]
+        await asyncio.sleep(0)  # the round that was scheduled in time
+
+    on_loop(play)
+    assert done == ["lent", "entered"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux knows threads that stand back")
+def test_helpers_take_the_processor_from_nobody_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P-10: one that gives way, also when it comes back from its rest; and one that takes in large bodies gets less."""
+    monkeypatch.setattr(kernel, "native", object())
+    ways: dict[str, tuple[int, int]] = {}
+
+    async def play(owner: LoopOwner) -> None:
+        def note(lane: str) -> None:
+            nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            ways[lane] = (os.sched_getscheduler(0), nice - usual)
+
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        ended = asyncio.Semaphore(0)
+        owner.aside("gives way", owner.give_way, lambda _: None)
+        for lane in ("gives way", "hurries", "decode"):
+            owner.aside(lane, partial(note, lane), lambda _: ended.release())
+            await ended.acquire()
+        note("loop")
+        owner.take_back()
+        owner.aside("frames", partial(note, "embedded"), lambda _: None)
+
+    on_loop(play)
+    behind = 15 - os.getpriority(os.PRIO_PROCESS, 0)
+    assert ways == {
+        "gives way": (os.SCHED_BATCH, 0), "hurries": (os.SCHED_OTHER, 0), "decode": (os.SCHED_BATCH, max(behind, 0)),
+        "loop": (os.SCHED_OTHER, 0), "embedded": (os.SCHED_OTHER, 0),
+    }  # fmt: skip
+
+
 def test_what_is_last_comes_behind_the_round_under_way_and_otherwise_with_the_next() -> None:
     """D-33: a delivery follows its publication in the same pass; one that goes on has its turn in a later one."""
     seen: list[str] = []
@@ -517,13 +566,17 @@ def test_what_is_last_comes_behind_the_round_under_way_and_otherwise_with_the_ne
     async def play(owner: LoopOwner) -> None:
         def first() -> None:
             owner.last(broken)
-            owner.last(delivery)
+            owner.last(write)
             owner.soon(lambda: seen.append("put off meanwhile"))
             seen.append("first")
 
         def broken() -> None:
             seen.append("broken")
             raise ValueError("to be logged")
+
+        def write() -> None:
+            seen.append("write")
+            owner.last(delivery)
 
         def delivery() -> None:
             seen.append("delivery")
@@ -538,7 +591,7 @@ def test_what_is_last_comes_behind_the_round_under_way_and_otherwise_with_the_ne
         await asyncio.sleep(0)
 
     on_loop(play)
-    round_one = ["first", "second", "broken", "delivery"]
+    round_one = ["first", "second", "broken", "write", "delivery"]
     assert seen == [*round_one, "pass", "put off meanwhile", "goes on", "outside"]
 
 
@@ -677,6 +730,59 @@ def test_nothing_is_acknowledged_before_its_sync_has_ended(tmp_path: Path, monke
         syncer.end()
         assert isinstance(await second, Lsn)
         assert await lent.close() == [1, 2]
+
+    on_lent(tmp_path, monkeypatch, play)
+
+
+@needs_syncer
+def test_what_is_put_off_to_one_round_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[P-4] Whether a write was due before it, or a sync has just ended: it waits for what the round still brings."""
+
+    async def play(lent: Lent, syncer: HeldSyncer) -> None:
+        counters = lent.shard.counters
+        syncing = lent.write()
+        await lent.until(lambda: len(syncer.asked) == 1)
+        lent.write()
+        lent.owner.soon(lent.write)
+        await lent.until(lambda: lent.seq == 3 and not lent.shard._queue)
+        assert counters.batches == 2
+
+        def answered(_: object) -> None:
+            """Between the end of the sync and the round in which the next one gathers."""
+            lent.write()
+            lent.owner.soon(lent.write)
+
+        syncing.add_done_callback(answered)
+        syncer.end()
+        await lent.until(lambda: lent.seq == 5 and not lent.shard._queue)
+        assert counters.batches == 3
+        await lent.until(lambda: len(syncer.asked) == 2)
+        syncer.end()
+        await lent.until(lambda: not lent.shard.depth)
+        assert await lent.close() == [1, 2, 3, 4, 5]
+
+    on_lent(tmp_path, monkeypatch, play)
+
+
+@needs_syncer
+def test_what_a_write_publishes_is_delivered_in_the_same_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[D-33] The write comes at the end of a round, and the delivery behind it."""
+
+    async def play(lent: Lent, syncer: HeldSyncer) -> None:
+        opened = lent.write()
+        await lent.until(lambda: bool(syncer.asked))
+        delivered: list[None] = []
+        lent.seq += 1
+
+        def published(_: object) -> None:
+            lent.owner.last(lambda: delivered.append(None))
+
+        lent.shard.submit(kit.append(lent.seq), 1, published, durable=False)
+        await asyncio.sleep(0)
+        assert delivered
+        syncer.end()
+        await opened
+        await lent.close()
 
     on_lent(tmp_path, monkeypatch, play)
 

@@ -589,6 +589,24 @@ def test_what_needs_no_sync_is_finished_while_one_waits_for_company(stepped: kit
     assert not stepped.owner.waiting(LANE)
 
 
+def test_who_fails_to_hear_of_his_sync_keeps_nobody_from_the_next(stepped: kit.Run) -> None:
+    """06 §6.3 synced: what was written meanwhile is synced behind it, whatever becomes of the answer in front."""
+
+    def broken(_: object) -> None:
+        raise ValueError("to be logged")
+
+    stepped.write(durable=True)
+    stepped.owner.step(LANE)
+    stepped.shard.submit(kit.append(2, durable=True), 1, broken, durable=True)
+    stepped.owner.run()
+    report = stepped.owner.work(LANE)
+    waiting = stepped.write(durable=True)
+    report()
+    stepped.owner.run()
+    stepped.owner.step(LANE)
+    assert waiting.finished
+
+
 @pytest.mark.parametrize("what", ["bytes", "frames"])
 def test_a_large_buffer_is_flushed_early(stepped: kit.Run, what: str) -> None:
     """06 §6.3 flush: at 8 MiB or 16384 frames, without waiting for the end of the tick."""

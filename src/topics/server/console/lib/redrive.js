@@ -50,7 +50,7 @@ async function instance(dead) {
 /** What was read up to now is of that instance, or nothing is done with it.
  * @param {string} dead @param {string} found */
 async function check(dead, found) {
-  if ((await instance(dead)) !== found) throw new Error(`${dead} was made anew while its letters were read.`);
+  if ((await instance(dead)) !== found) throw new Error(`${dead} was made anew while its letters were read or moved.`);
 }
 
 /** @param {string} from the instance that the letter is of @param {any} letter */
@@ -66,6 +66,7 @@ async function publish(from, letter) {
  * @param {string} dead @param {string} from @param {any} letter */
 async function move(dead, from, letter) {
   await publish(from, letter);
+  await check(dead, from); // a seq is all that a delete can say, and a topic made anew has it too
   await post(topicPath(dead, "/delete"), { seqs: [letter.$seq] });
 }
 

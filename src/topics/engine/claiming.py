@@ -129,8 +129,8 @@ class Pass:
         except NeedsBlocks as needed:
             self._core.cold.fetch(self._cold, needed.wanted, self._go_on)
             return
-        except OSError as error:
-            if not self._has_jobs:
+        except Exception as error:
+            if not (self._has_jobs and isinstance(error, OSError)):
                 self._set_aside()
                 raise
             log.warning("topic %r: a claim ends early: %s", self._topic.name, error)
@@ -157,15 +157,12 @@ class Pass:
         try:
             frames: Sequence[Stored | Absent | tuple[bytes, int]]
             frames = index.places_in_memory(order) or index.frames(order, self._cold)
-        except OSError:
+        except Exception as error:
+            if isinstance(error, NeedsBlocks) and self._cold.failed is not None:
+                self._leave_cold(leases, seqs)
+                return True
             leases.put_back(seqs)
             raise
-        except NeedsBlocks:
-            if self._cold.failed is None:
-                leases.put_back(seqs)
-                raise
-            self._leave_cold(leases, seqs)
-            return True
         if order != seqs:
             by_seq = dict(zip(order, frames, strict=True))
             frames = [by_seq[seq] for seq in seqs]
@@ -190,8 +187,12 @@ class Pass:
         run = leases.choose_run(min(self._left, SLICE), self._look)
         if run is None:
             return False
-        pieces = self._topic.index.run_in_memory(run.start, len(run))
-        size = 0 if pieces is None else sum(frame.span_bytes(*piece) for piece in pieces)
+        try:
+            pieces = self._topic.index.run_in_memory(run.start, len(run))
+            size = 0 if pieces is None else sum(frame.span_bytes(*piece) for piece in pieces)
+        except Exception:
+            leases.put_back(run)
+            raise
         if pieces is None or size > self._budget:
             leases.put_back(run)
             return False
@@ -239,7 +240,11 @@ class Pass:
         core = self._core
         self._set_aside()
         due = self._leases.take_due(core.limits.max_claim)
-        self._ends.over()
+        try:
+            self._ends.over()
+        except Exception:
+            self._leases.not_moved([one.seq for one in due])
+            raise
         deadletter.move(core, self._topic, due, self._one_done)
 
     def _commit(self) -> None:
@@ -258,7 +263,8 @@ class Pass:
         """What could not be read is for later passes, unless it was dealt again since, or deleted."""
         topic, leases = self._topic, self._leases
         for seq in self._unreadable:
-            if seq not in leases.held and topic.index.live(max(seq, topic.floor), seq).records:
+            is_dealt = seq in leases.held or seq in leases.delayed
+            if not is_dealt and topic.index.live(max(seq, topic.floor), seq).records:
                 leases.set_aside(seq)
 
     def _answer(self) -> None:

@@ -403,16 +403,19 @@ class Core:
         """What waits in a topic's line cannot be staged any time soon."""
         line, topic.line = topic.line, []
         for _, _, done in line:
-            done(error)
+            _tell(topic, done, error)
 
     def advance(self, topic: Topic) -> None:
         """Let what waits in a topic's line go on, as far as it may."""
         while topic.line and not topic.framing and not (topic.line[0][0] and topic.tickets):
             _, call, done = topic.line.pop(0)
-            if topic.removed:
-                done(TopicNotFound(topic.name))
-            else:
-                call()
+            try:
+                if topic.removed:
+                    done(TopicNotFound(topic.name))
+                else:
+                    call()
+            except Exception:  # those behind it are not to wait for it
+                log.exception("going on in topic %r", topic.name)
 
     def _fail_from(self, topic: Topic, ticket: Ticket, error: TopicsError) -> None:
         """A ticket failed: it and all behind it publish nothing, and their seqs are free again [S-110]."""
@@ -488,10 +491,14 @@ class Core:
 def _fail_all(topic: Topic, tickets: Sequence[Ticket], error: TopicsError) -> None:
     """What one of them does with it is no other's trouble."""
     for ticket in tickets:
-        try:
-            ticket.fail(error)
-        except Exception:
-            log.exception("telling of a failure in topic %r", topic.name)
+        _tell(topic, ticket.fail, error)
+
+
+def _tell(topic: Topic, done: Callable[[TopicsError], None], error: TopicsError) -> None:
+    try:
+        done(error)
+    except Exception:
+        log.exception("telling of a failure in topic %r", topic.name)
 
 
 def _placed(group: str, done: Callable[[Lsn | TopicsError], None], outcome: ShardLsn | TopicsError) -> None:

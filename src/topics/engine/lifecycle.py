@@ -103,7 +103,7 @@ def create(core: Core, name: str, config: TopicConfig | Mapping[str, object] | N
     try:
         raw = control_frame(body, topic, core.clock.now_ms(), durable=True)
         core.submit(id, raw, 1, follows(logged, done), durable=True)
-    except TopicsError:
+    except Exception:
         core.creating.discard(id)
         core.open_gate(name)
         raise

@@ -359,7 +359,11 @@ class Claims:
         """End the workers of a topic that is gone; feed the others when it is known which of their slots are free."""
         topic = self._topic
         if not topic.removed:
-            swept(self._core, topic, self._fill)
+            try:
+                swept(self._core, topic, self._fill)
+            except Exception:
+                self._stirred = False  # or nobody would be fed again
+                raise
             return
         self._stirred = False
         workers, self.workers = list(self.workers), {}
@@ -379,7 +383,12 @@ class Claims:
         if hungry and leases_of(topic).ready_of(topic.count):
             for worker in hungry:
                 worker.refilling = True
-            self.join([worker.refill for worker in hungry])
+            try:
+                self.join([worker.refill for worker in hungry])
+            except Exception:
+                for worker in hungry:
+                    worker.refilling = False
+                raise
         self.watch()
 
     def watch(self) -> None:

@@ -24,7 +24,7 @@ from typing import Final
 
 from topics.engine import copies, reclaim
 from topics.engine.cold import Drop
-from topics.engine.core import Core, guarded
+from topics.engine.core import Core, follows, guarded
 from topics.engine.topic import Topic
 from topics.errors import EngineClosed, StoreDenied, StoreUnavailable, TopicsError
 from topics.storage import reclaim as storage
@@ -167,8 +167,8 @@ class Relocator:
         key, job = self._jobs.popleft()
         try:
             job(partial(self._over, key))
-        except (OSError, TopicsError) as failed:
-            log.error("the relocator: %s", failed)
+        except Exception as failed:
+            log.error("the relocator: %s", failed, exc_info=not isinstance(failed, (OSError, TopicsError)))
             self._over(key, failed)
 
     def _over(self, key: Key, error: BaseException | None) -> None:
@@ -235,7 +235,7 @@ class Relocator:
                 move.abandon()
                 done(error)
             else:
-                copies.keep_moved(core, topic, one.first, one.last, kept)
+                guarded(lambda: copies.keep_moved(core, topic, one.first, one.last, follows(kept, done)), done)
 
         def kept(error: object) -> None:
             """Until its copies are on disk the hot segment is what they are derived from [S-212]."""

@@ -19,7 +19,7 @@ from topics.codec import control
 from topics.engine import copies
 from topics.engine.core import Core, Outcome, control_frame, follows, guarded
 from topics.engine.topic import Lsn, Topic
-from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError, WalIo
+from topics.errors import CommitFailed, ShardReadOnly, StorageFull, TopicsError
 from topics.model import SERVER_WRITES, TopicConfig
 
 log = logging.getLogger("topics.engine")
@@ -216,18 +216,16 @@ def expire(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) ->
         waiting, topic.ttl_waiting = topic.ttl_waiting or [], None
         error = outcome if isinstance(outcome, TopicsError) else None
         if error is None:
-            try:
-                _raise(core, topic, body)
-            except OSError as failed:
-                error = WalIo(failed)
+            failed = list[TopicsError]()
+            guarded(lambda: _raise(core, topic, body), failed.append)
+            error = failed[0] if failed else None
         elif core.shard(topic.id).state != "ok" and not isinstance(error, CommitFailed):
             error = None  # suspended: it could not be logged before the shard was latched either
-        if error is None:
-            guarded(then, done)
-        else:
-            done(error)
-        for one in waiting:
-            one(error)
+        for one in (lambda error: done(error) if error else guarded(then, done), *waiting):
+            try:
+                one(error)
+            except Exception:  # it is nobody else's
+                log.exception("topic %r: telling that its floors are up to date", topic.name)
         if error is None and topic.caps_due:
             try_caps(core, topic)  # of what was published meanwhile
 
@@ -238,7 +236,7 @@ def expire(core: Core, topic: Topic, then: Callable[[], None], done: Outcome) ->
     except (ShardReadOnly, StorageFull):
         topic.ttl_waiting = None
         then()
-    except TopicsError:
+    except Exception:
         topic.ttl_waiting = None
         raise
 

@@ -264,6 +264,7 @@ class Routers:
         """Recovery drives the edges itself, one after another."""
         self._line: deque[Callable[[], None]] = deque()
         self._busy = False
+        self._is_beginning = False
 
     def edge(self, core: Core, source: Topic, dest: Topic) -> Edge:
         """The edge between two topics, made if there is none."""
@@ -336,18 +337,28 @@ class Routers:
             if is_over:
                 return
             is_over, self._busy = True, False
-            if self._line:
-                self._line.popleft()()
-            done(outcome)
+            try:
+                done(outcome)
+            finally:
+                self._begin_next()
 
         def begin() -> None:
-            self._busy = True
             try:
                 call(ended)
             except Exception as error:  # noqa: BLE001 - whatever it is: those behind it must not wait for ever
                 ended(error)
 
-        if self._busy:
-            self._line.append(begin)
-        else:
-            begin()
+        self._line.append(begin)
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        """One after another, as long as none has to wait; who ends at once comes here, too, and finds the loop."""
+        if self._is_beginning:
+            return
+        self._is_beginning = True
+        try:
+            while self._line and not self._busy:
+                self._busy = True
+                self._line.popleft()()
+        finally:
+            self._is_beginning = False

@@ -97,7 +97,10 @@ class Gathering:
     def _flush(self) -> None:
         runs, self._runs = self._runs, {}
         for name, run in runs.items():
-            self._stage(name, run)
+            try:
+                self._stage(name, run)
+            except Exception as error:  # noqa: BLE001 - whatever these meet, the others go on
+                _Carried(name, run).fail(error)
 
     def _stage(self, name: str, run: list[Taken]) -> None:
         app = self._app

@@ -794,7 +794,7 @@ class Shard:
         for submission in queue:
             self._finish(submission, self._refusal(error, CommitFailed if batch else ShardReadOnly))
         if waiting or queue:
-            self.on_finished()
+            self._tell_finished()
 
     def _refusal(self, cause: BaseException, kind: type[TopicsError]) -> TopicsError:
         error = kind(f"shard {self.key!r}: {cause}")
@@ -816,9 +816,15 @@ class Shard:
                 except Exception:  # it is nobody else's: the others are told, and what is to follow follows
                     log.exception("shard %r: telling that something is written", self.key)
             if nested is None:
-                self.on_finished()
+                self._tell_finished()
         finally:
             self._finishing = nested
+
+    def _tell_finished(self) -> None:
+        try:
+            self.on_finished()
+        except Exception:  # what is to be written or synced next does not wait for it
+            log.exception("shard %r: going on with what is written", self.key)
 
     def _finish(self, submission: Submission, outcome: Lsn | TopicsError) -> None:
         self._pending_bytes -= submission.size
@@ -827,6 +833,8 @@ class Shard:
         self._finishing = nested or (outcome if isinstance(outcome, Lsn) else self._end())
         try:
             submission.done(outcome)
+        except Exception:  # it is nobody else's
+            log.exception("shard %r: telling what became of something", self.key)
         finally:
             self._finishing = nested
 

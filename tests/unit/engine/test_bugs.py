@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,10 +12,12 @@ import pytest
 from tests.unit.engine.kit import TOPIC, Store, everything
 from tests.unit.engine.kit_queue import QUEUE, Queue
 from topics.engine import append as appending
-from topics.engine import copies, deadletter, leaselog, lifecycle, queue, route
+from topics.engine import copies, deadletter, leaselog, lifecycle, queue, retention, route
 from topics.engine import delete as deleting
+from topics.engine import read as reading
 from topics.engine.deadletter import BATCH
 from topics.engine.delete import Removal
+from topics.engine.index import Index
 from topics.engine.lease import Leases
 from topics.engine.leaselog import SLICE
 from topics.engine.queue import LISTED
@@ -381,3 +385,146 @@ def test_nothing_stays_paused_when_what_follows_the_copies_of_moved_records_fail
     assert edge.paused == 0
     engine.append(TOPIC, [new(2)])
     assert [one.data for one in engine.read("copy").records] == [1, 2]
+
+
+def test_many_changes_of_routers_in_a_row_are_all_answered() -> None:
+    """[S-43] Those that end at once do not stand on each other's shoulders."""
+    store = Store()
+    store.put("a")
+    store.put("b")
+    core = store.engine.core
+    answers: list[Any] = []
+    with store.engine._owner:
+        route.put(core, "r", RouterConfig("a", "b"), answers.append)
+        for n in range(2_000):
+            route.delete(core, f"none{n}", answers.append)
+    assert len(answers) == 2_001
+    assert start(store, lambda done: route.delete(core, "r", done)) == [True]
+
+
+@pytest.mark.parametrize("where", ["control_frame", "submit"])
+def test_a_name_is_free_again_when_its_creation_meets_a_bug(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[ERR-6, NAME-5] Whoever asks for the name next is answered."""
+    store = Store()
+    store.put()
+    core = store.engine.core
+    with monkeypatch.context() as broken:
+        target = Shard if where == "submit" else lifecycle
+        broken.setattr(target, where, breaks_at(1, getattr(target, where)))
+        (answer,) = start(store, lambda done: lifecycle.put(core, "fresh", None, done))
+    assert is_internal(answer)
+    assert (core.gates, core.creating) == ({}, set())
+    store.engine.append("fresh", [new(1)], create=True)
+
+
+def aged() -> Queue:
+    """A queue with jobs that are too old, which nobody has noticed yet."""
+    store = Queue(config={"ttl_ms": 1000})
+    store.produce(3)
+    store.clock.advance(2000)
+    return store
+
+
+def test_a_bug_before_floors_are_logged_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[ERR-6, TTL-3]"""
+    store = aged()
+    with monkeypatch.context() as broken:
+        broken.setattr(retention, "control_frame", breaks_at(1, retention.control_frame))
+        (answer,) = start(store, lambda done: reading.state(store.engine.core, QUEUE, False, done))
+    assert is_internal(answer)
+    assert store.counts() == (0, 0, 0)
+
+
+def test_a_bug_in_raising_floors_is_told_to_all_who_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[ERR-6, TTL-3] The queue goes on."""
+    store = aged()
+    core = store.engine.core
+
+    def three(done: Callable[[Any], None]) -> None:
+        reading.state(core, QUEUE, False, done)
+        reading.state(core, QUEUE, False, done)
+        queue.claim(core, QUEUE, queue.Claim("w", 1, None), done)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(retention, "_raise", breaks_at(1, retention._raise))
+        answers = start(store, three)
+    assert [is_internal(one) for one in answers] == [True] * 3
+    store.produce(1)
+    assert store.claim() == [4]
+
+
+@pytest.mark.parametrize(("where", "delivered"), [("places_in_memory", True), ("run_in_memory", False)])
+def test_jobs_that_a_pass_had_chosen_are_to_be_had_when_it_meets_a_bug(
+    where: str, delivered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[CLM-2, ERR-6]"""
+    store = Queue(config={"lease_ms": 1000})
+    store.produce(5)
+    if delivered:
+        assert len(store.claim(5)) == 5
+        store.clock.advance(1001)
+    with monkeypatch.context() as broken:
+        broken.setattr(Index, where, breaks_at(1, getattr(Index, where)))
+        with pytest.raises(TopicsError):
+            store.claim(5)
+    assert store.claim(5) == [1, 2, 3, 4, 5]
+
+
+def test_jobs_that_are_due_move_when_the_end_of_a_pass_met_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[DLQ-7, ERR-6]"""
+    store = Queue(config={"lease_ms": 1000, "max_deliveries": 1, "dead_letter": "dead"})
+    store.produce(3)
+    assert len(store.claim(3)) == 3
+    store.clock.advance(1001)
+    with monkeypatch.context() as broken:
+        broken.setattr(queue.Claims, "watch", breaks_at(1, queue.Claims.watch))
+        with pytest.raises(TopicsError):
+            store.claim(3)
+    assert store.claim(3) == []
+    assert store.engine.state("dead").count == 3
+
+
+def test_workers_are_fed_again_when_a_feed_met_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[WRK-3, ERR-6]"""
+    store = Queue(config={"lease_ms": 1000})
+    store.produce(1)
+    assert store.claim() == [1]
+    worker = store.work(node="x")
+    store.clock.advance(1001)
+    claims = store.engine.core.names[QUEUE].claims
+    assert claims is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(Leases, "expire", breaks_at(1, Leases.expire))
+        with contextlib.suppress(Bug), store.engine._owner:
+            claims.stir()
+    store.engine.core.owner.run()
+    with store.engine._owner:
+        claims.stir()
+    assert [job.seq for job in worker.jobs] == [1]
+
+
+def test_what_waits_in_the_line_of_a_topic_goes_on_behind_an_answer_that_cannot_be_given() -> None:
+    """[A-1, ERR-6]"""
+    store = Store()
+    store.put()
+    core = store.engine.core
+    topic = core.names[TOPIC]
+    answers: list[Any] = []
+
+    def fails(outcome: object) -> None:
+        raise Bug("in giving the answer")
+
+    with store.engine._owner:
+        topic.framing = True
+        for told in (fails, answers.append, answers.append):
+            core.in_line(topic, partial(told, None), told)
+        topic.framing = False
+        core.advance(topic)
+    assert answers == [None, None]
+    with store.engine._owner:
+        topic.framing = True
+        for told in (fails, answers.append):
+            core.in_line(topic, partial(told, None), told)
+        topic.framing = False
+        core.refuse_line(topic, WalIo(OSError(5, "no")))
+    assert len(answers) == 3

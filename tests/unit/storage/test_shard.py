@@ -607,6 +607,25 @@ def test_who_fails_to_hear_of_his_sync_keeps_nobody_from_the_next(stepped: kit.R
     assert waiting.finished
 
 
+def test_what_goes_wrong_behind_what_is_finished_keeps_nobody_from_the_next_sync(stepped: kit.Run) -> None:
+    """06 §6.3 synced: what was written meanwhile is synced, whatever becomes of publishing what is in front of it."""
+
+    def broken() -> None:
+        raise ValueError("to be logged")
+
+    stepped.write(durable=True)
+    stepped.owner.step(LANE)
+    stepped.shard.on_finished = broken
+    first = stepped.write(durable=True)
+    report = stepped.owner.work(LANE)
+    waiting = stepped.write(durable=True)
+    report()
+    assert first.finished
+    stepped.owner.run()
+    stepped.owner.step(LANE)
+    assert waiting.finished
+
+
 @pytest.mark.parametrize("what", ["bytes", "frames"])
 def test_a_large_buffer_is_flushed_early(stepped: kit.Run, what: str) -> None:
     """06 §6.3 flush: at 8 MiB or 16384 frames, without waiting for the end of the tick."""

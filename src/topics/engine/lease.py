@@ -14,7 +14,7 @@ deleted or evicted under its lease [QOB-3]. Memory follows the jobs that are in 
 
 Nothing here takes longer because of how much is over: `expire` takes up some of it in one call, and says whether that
 was all [P-10]. Once it was, `in_flight`, `delayed` and the order of `choose` are exact at that instant. What is asked
-about single leases, `find` and `page`, is exact in between too: it goes by deadlines.
+about single leases, `find` and `page`, is exact in between too: it goes by deadlines and by the floor.
 
 No clock, no disk, no callers: pure. Owner only.
 """
@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set, Sized
-from heapq import heapify, heappop, heappush
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from heapq import heappop, heappush
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from topics.codec.control import Lease as Event
 from topics.codec.snapshot import DelayRow, DeliveryRow, LeaseRow, QueueState
@@ -50,7 +50,7 @@ BLOCKS_TURN: Final = 128
 RUN_SHIFT: Final = 40
 ROOM: Final = 64
 
-_N = TypeVar("_N", int, tuple[int, int])
+_R = TypeVar("_R", int, tuple[int, int], tuple[int, int, int])
 
 Look = Callable[[int, int], Sequence[int]]
 """Live seqs above one, ascending: at least so many, all if there are fewer."""
@@ -122,6 +122,59 @@ class Listed(NamedTuple):
     """Up to where they were looked for; None: there are no more."""
 
 
+class Rows(Generic[_R]):
+    """Rows in order, of which some are not wanted any more: these leave a few at a time [P-10].
+
+    Two heaps: when most rows are not wanted, all of them become the older ones, and are gone through while others are
+    added. Invariant: a row that is wanted stays in one of the two until it is popped.
+    """
+
+    def __init__(self, is_wanted: Callable[[_R], bool]) -> None:
+        self._is_wanted: Callable[[_R], bool] = is_wanted
+        self._heap: list[_R] = []
+        self._older: list[_R] = []
+
+    def __len__(self) -> int:
+        return len(self._heap) + len(self._older)
+
+    def push(self, added: _R, wanted: int) -> None:
+        """Add one, when so many are wanted."""
+        heappush(self._heap, added)
+        older = self._older
+        if older:
+            for row in [older.pop() for _ in range(min(AT_ONCE, len(older)))]:  # the last ones: the rest is a heap
+                if self._is_wanted(row):
+                    heappush(self._heap, row)
+        elif len(self._heap) > 2 * wanted + ROOM:
+            self._older, self._heap = self._heap, []
+
+    def first(self) -> _R | None:
+        """The lowest, wanted or not."""
+        heap = self._lower()
+        return heap[0] if heap else None
+
+    def pop(self) -> _R:
+        """Take the lowest out, wanted or not."""
+        return heappop(self._lower())
+
+    def is_tidy(self) -> bool:
+        """Whether the lowest is wanted, if there is any."""
+        row = self.first()
+        return row is None or self._is_wanted(row)
+
+    def tidy(self, left: int) -> int:
+        """So many leave at most, until the lowest is wanted; what is left of that many."""
+        while left and not self.is_tidy():
+            self.pop()
+            left -= 1
+        return left
+
+    def _lower(self) -> list[_R]:
+        """The heap that has the lowest."""
+        heap, older = self._heap, self._older
+        return older if older and (not heap or older[0] < heap[0]) else heap
+
+
 class Leases:
     """The leases of one queue. Invariant: `deliveries` has every job of the four places, and no other."""
 
@@ -143,17 +196,19 @@ class Leases:
         self._moving: set[int] = set()
         self._most = 0
         """Deliveries after which a job is due; 0: never."""
-        self._expiries: list[tuple[int, int, int]] = []
-        """When leases expire that were handed out together: those of the seqs from the second to before the third."""
-        self._older: list[tuple[int, int, int]] = []
-        """More of them, gone through a few at a time: what no lease ends with any more leaves. Every lease is in a row
-        of one of the two heaps, unless its deadline passed while it was acked."""
+        self._is_limited_anew = False
+        """`_due` is as it was under another limit: what is in it is to be had again first."""
+        self._expiries: Rows[tuple[int, int, int]] = Rows(self._ends_lease)
+        """When leases expire that were handed out together: those of the seqs from the second to before the third.
+        Every lease is in a row, unless its deadline passed while it was acked."""
         self._passed_ms = 0
         """The highest deadline that was taken out of them."""
-        self._delays: list[tuple[int, int]] = []
-        self._lowest: list[int] = []
-        """Of `_reclaim`."""
-        self._lowest_due: list[int] = []
+        self._delays: Rows[tuple[int, int]] = Rows(lambda row: self.delayed.get(row[1]) == row[0])
+        self._lowest: Rows[tuple[int, int]] = Rows(self._is_back)
+        """Of `_reclaim`, with deliveries: a row from before a delivery is not wanted."""
+        self._lowest_due: Rows[int] = Rows(self._is_due)
+        self._floor = 0
+        """All below is gone; it is in the four places until it is taken up, with the blocks that lie below it."""
         self._blocks: list[int] = []
         """Where all of `deliveries` are, ascending, in blocks of seqs: for floors that pass them, and for pages."""
         self._known: set[int] = set()
@@ -169,15 +224,14 @@ class Leases:
 
     def expire(self, now_ms: int) -> bool:
         """Some of what is over by now can be had again; whether that was all [LSE-2]."""
-        rows, delays = self._earliest() if self._older else self._expiries, self._delays
-        if not (rows and rows[0][0] < now_ms) and not (delays and delays[0][0] <= now_ms):
+        if not self.is_over(now_ms):
             return True
-        left, held = TURN, self.held
-        while left > 0 and (rows := self._earliest()) and rows[0][0] < now_ms:
-            deadline_ms, first, behind = heappop(rows)
+        left, held, expiries, delays = self._pass_blocks(TURN), self.held, self._expiries, self._delays
+        while left > 0 and (row := expiries.first()) is not None and row[0] < now_ms:
+            deadline_ms, first, behind = expiries.pop()
             end = min(behind, first + left)
             if end < behind:
-                heappush(rows, (deadline_ms, end, behind))
+                expiries.push((deadline_ms, end, behind), len(held))
             left -= end - first
             self._passed_ms = max(self._passed_ms, deadline_ms)
             for seq in range(first, end):
@@ -185,9 +239,9 @@ class Leases:
                 if lease is not None and lease.deadline_ms == deadline_ms and not lease.acking:
                     self._end(lease)
                     self._put(seq)
-        while left > 0 and self._delays and self._delays[0][0] <= now_ms:
+        while left > 0 and (delay := delays.first()) is not None and delay[0] <= now_ms:
             left -= 1
-            ready_at, seq = heappop(self._delays)
+            ready_at, seq = delays.pop()
             if self.delayed.get(seq) == ready_at:
                 del self.delayed[seq]
                 self._put(seq)
@@ -195,29 +249,23 @@ class Leases:
 
     def is_over(self, now_ms: int) -> bool:
         """Whether there may be something that is over by now and was not taken up."""
-        rows, delays = self._earliest(), self._delays
-        return bool((rows and rows[0][0] < now_ms) or (delays and delays[0][0] <= now_ms))
+        row, delay = self._expiries.first(), self._delays.first()
+        is_due = (row is not None and row[0] < now_ms) or (delay is not None and delay[0] <= now_ms)
+        return is_due or self._is_below_floor()
 
     def next_change_ms(self) -> int | None:
         """The first instant at which a lease has expired or a delay is over, as things stand; or an earlier one."""
-        left, delays = TURN, self._delays
-        while left > 0 and (rows := self._earliest()) and not self._is_current(rows[0]):
-            _, first, behind = heappop(rows)
+        left, expiries, delays = TURN, self._expiries, self._delays
+        while left > 0 and (row := expiries.first()) is not None and not self._ends_lease(row):
+            _, first, behind = expiries.pop()
             left -= behind - first
-        while left > 0 and delays and self.delayed.get(delays[0][1]) != delays[0][0]:
-            heappop(delays)
-            left -= 1
-        rows = self._earliest()
-        instants = [rows[0][0] + 1] if rows else []
-        instants += [delays[0][0]] if delays else []
+        delays.tidy(max(left, 0))
+        row, delay = expiries.first(), delays.first()
+        instants = [row[0] + 1] if row is not None else []
+        instants += [delay[0]] if delay is not None else []
         return min(instants, default=None)
 
-    def _earliest(self) -> list[tuple[int, int, int]]:
-        """The heap whose first row is the first of all."""
-        rows, older = self._expiries, self._older
-        return older if older and (not rows or older[0] < rows[0]) else rows
-
-    def _is_current(self, row: tuple[int, int, int]) -> bool:
+    def _ends_lease(self, row: tuple[int, int, int]) -> bool:
         """Whether any lease ends with this row."""
         deadline_ms, first, behind = row
         if self.held.keys().isdisjoint(range(first, behind)):
@@ -225,57 +273,72 @@ class Leases:
         leases = map(self.held.get, range(first, behind))
         return any(lease is not None and lease.deadline_ms == deadline_ms for lease in leases)
 
-    def _push_expiry(self, deadline_ms: int, first: int, behind: int) -> None:
-        heappush(self._expiries, (deadline_ms, first, behind))
-        older = self._older
-        if older:
-            for row in [older.pop() for _ in range(min(AT_ONCE, len(older)))]:  # the last ones: the rest is a heap
-                if self._is_current(row):
-                    heappush(self._expiries, row)
-        elif len(self._expiries) > _room(self.held):
-            self._older, self._expiries = self._expiries, []
-
     # -- a claim pass --------------------------------------------------------------------------------------------------
 
     def limit(self, max_deliveries: int) -> None:
         """After how many deliveries a job is due for the dead letters, from now on; 0: never [DLQ-1]."""
         if max_deliveries != self._most:
             self._most = max_deliveries
-            due, self._due, self._lowest_due = self._due, set(), []
-            for seq in due:
-                self._put(seq)
+            self._is_limited_anew = bool(self._due)
 
     def choose(self, count: int, look: Look) -> list[int]:
         """The next jobs in the order of [CLM-2]. They are to be claimed, or put back, before anything else happens.
 
-        Fewer than there are, if many are due instead: `has_back` tells.
+        Fewer than there are, if many are due instead, or were: `has_back` tells.
         """
         chosen: list[int] = []
-        heap, left = self._lowest, TURN + count
-        while heap and len(chosen) < count and left:
+        rows, left = self._lowest, TURN + count
+        if self._is_limited_anew:
+            left = self._judge_again(left)
+            if self._is_limited_anew:
+                return chosen
+        while rows and len(chosen) < count and left:
             left -= 1
-            seq = heappop(heap)
-            if seq not in self._reclaim or (chosen and chosen[-1] == seq):
+            row = rows.pop()
+            seq, deliveries = row
+            if not self._is_back(row) or (chosen and chosen[-1] == seq):
                 continue
-            if self._most and self.deliveries[seq] >= self._most:
+            if self._most and deliveries >= self._most:
                 self._reclaim.remove(seq)
                 self._due.add(seq)
-                heappush(self._lowest_due, seq)
+                self._lowest_due.push(seq, len(self._due))
             else:
                 chosen.append(seq)
-        while not heap and len(chosen) < count and (self._ahead or self._look(count - len(chosen), look)):
+        while not rows and len(chosen) < count and (self._ahead or self._look(count - len(chosen), look)):
             chosen += self._take(count - len(chosen))
+        self._lowest_due.tidy(left)
         return chosen
 
     @property
     def has_back(self) -> bool:
-        """Whether there may be jobs still that came back."""
-        return bool(self._lowest)
+        """Whether there may be jobs still that came back, or more of them to be moved than `take_due` would find."""
+        return bool(self._lowest) or self._is_limited_anew or not self._lowest_due.is_tidy()
+
+    def _judge_again(self, left: int) -> int:
+        """So many jobs at most that were due under another limit can be had again; what is left of that many."""
+        rows = self._lowest_due
+        while rows and left:
+            left -= 1
+            seq = rows.pop()
+            if self._is_due(seq):
+                self._due.remove(seq)
+                self._put(seq)
+        self._is_limited_anew = bool(rows)
+        return left
+
+    def _is_back(self, row: tuple[int, int]) -> bool:
+        seq, deliveries = row
+        return seq in self._reclaim and seq >= self._floor and self.deliveries[seq] == deliveries
+
+    def _is_due(self, seq: int) -> bool:
+        return seq in self._due and seq >= self._floor
 
     def choose_run(self, count: int, look: Look) -> range | None:
         """The same, where they are in a row and were never delivered; None: ask for them one by one."""
         run = range(0)
-        while count and not (run or self._reclaim) and (self._ahead or self._look(count, look)):
+        if self._reclaim or self._is_limited_anew:
+            return None
+        while count and not run and (self._ahead or self._look(count, look)):
             run = self._take(count)
         return run or None
 
@@ -313,7 +376,7 @@ class Leases:
         fresh = []
         for seq in seqs:
             if seq in self._reclaim:
-                heappush(self._lowest, seq)
+                self._lowest.push((seq, self.deliveries[seq]), len(self._reclaim))
             else:
                 fresh.append(seq)
         self._ahead.extendleft(reversed(_runs(fresh)))
@@ -339,16 +402,19 @@ class Leases:
         self.deliveries.update(dict.fromkeys(run, 1))
         self.in_flight += len(run)
         self._track(run.start, run.stop)
-        self._push_expiry(deadline_ms, run.start, run.stop)
+        self._expiries.push((deadline_ms, run.start, run.stop), len(self.held))
         self.cursor = max(self.cursor, run.stop - 1)
         return leases
 
     def take_due(self, count: int) -> list[Due]:
         """Jobs to be moved now, lowest first; they are neither claimable nor due until that is decided [DLQ-2]."""
         taken: list[Due] = []
-        while self._lowest_due and len(taken) < count:
-            seq = heappop(self._lowest_due)
-            if seq in self._due:
+        rows, left = self._lowest_due, 0 if self._is_limited_anew else TURN
+        while rows and len(taken) < count and left:
+            seq = rows.pop()
+            if not self._is_due(seq):
+                left -= 1
+            else:
                 self._due.remove(seq)
                 self._moving.add(seq)
                 taken.append(Due(seq, self.deliveries[seq]))
@@ -363,6 +429,8 @@ class Leases:
 
     def ready_of(self, live: int) -> int:
         """How many of so many live jobs are neither leased nor delayed [QOB-1]."""
+        if self._is_below_floor():
+            self._pass_blocks(len(self._blocks) << BLOCK_SHIFT)  # the others are not among so many live ones
         return live - self.in_flight - len(self.delayed)
 
     # -- ack, nack, extend ---------------------------------------------------------------------------------------------
@@ -405,7 +473,7 @@ class Leases:
             if lease is not None and lease.acking:
                 lease.acking = False
                 if lease.deadline_ms <= self._passed_ms:
-                    self._push_expiry(lease.deadline_ms, seq, seq + 1)
+                    self._expiries.push((lease.deadline_ms, seq, seq + 1), len(self.held))
 
     def release(self, lease: Lease, ready_at_ms: int = 0) -> Event:
         """Give a lease up; the job is ready at once, or then [NAK-1, WRK-6]."""
@@ -435,7 +503,7 @@ class Leases:
         if event.event == EXTENDED:
             if lease.deadline_ms != event.deadline_ms:
                 lease.deadline_ms = event.deadline_ms
-                self._push_expiry(event.deadline_ms, seq, seq + 1)
+                self._expiries.push((event.deadline_ms, seq, seq + 1), len(self.held))
         elif event.event == ACKED:
             self.done((seq,))
         else:
@@ -444,9 +512,7 @@ class Leases:
                 return
             if event.ready_at_ms:
                 self.delayed[seq] = event.ready_at_ms
-                heappush(self._delays, (event.ready_at_ms, seq))
-                if len(self._delays) > _room(self.delayed):
-                    self._delays = _tidied(self._delays, lambda row: self.delayed.get(row[1]) == row[0])
+                self._delays.push((event.ready_at_ms, seq), len(self.delayed))
             else:
                 self._put(seq)
 
@@ -462,7 +528,7 @@ class Leases:
             self._track(seq, seq + 1)
         lease = self.held[seq] = Lease(seq, node, id, deadline_ms, holder)
         self.in_flight += 1
-        self._push_expiry(deadline_ms, seq, seq + 1)
+        self._expiries.push((deadline_ms, seq, seq + 1), len(self.held))
         self.cursor = max(self.cursor, seq)
         return lease
 
@@ -499,9 +565,7 @@ class Leases:
         """A job can be had again, if it still is one."""
         if seq in self.deliveries:
             self._reclaim.add(seq)
-            heappush(self._lowest, seq)
-            if len(self._lowest) > _room(self._reclaim):
-                self._lowest = _tidied(self._lowest, self._reclaim.__contains__)
+            self._lowest.push((seq, self.deliveries[seq]), len(self._reclaim))
 
     def _take_out(self, seq: int) -> None:
         self.delayed.pop(seq, None)
@@ -540,18 +604,29 @@ class Leases:
                 self.in_flight -= 1
 
     def below(self, floor: int) -> None:
-        """Everything below a floor is gone."""
-        blocks, ahead = self._blocks, self._ahead
-        passed = bisect_left(blocks, floor >> BLOCK_SHIFT)
-        for block in blocks[: passed + 1]:
-            seqs = _seqs_of(block)
-            self.gone(range(seqs.start, min(seqs.stop, floor)))
-        self._known.difference_update(blocks[:passed])
-        del blocks[:passed]
+        """Everything below a floor is gone; if that is much, some of it is taken up now, and the rest by `expire`."""
+        self._floor = max(self._floor, floor)
+        self._pass_blocks(TURN)
+        self.gone(range(_seqs_of(floor >> BLOCK_SHIFT).start, floor))
+        ahead = self._ahead
         while ahead and ahead[0].start < floor:
             run = ahead.popleft()
             if run.stop > floor:
                 ahead.appendleft(range(floor, run.stop))
+
+    def _is_below_floor(self) -> bool:
+        """Whether there is a block that the floor has passed."""
+        return bool(self._blocks) and self._blocks[0] < self._floor >> BLOCK_SHIFT
+
+    def _pass_blocks(self, left: int) -> int:
+        """What is in blocks that the floor has passed is gone, of about so many seqs; what is left of that many."""
+        blocks = self._blocks
+        passed = blocks[: min(bisect_left(blocks, self._floor >> BLOCK_SHIFT), -(-left >> BLOCK_SHIFT))]
+        for block in passed:
+            self.gone(_seqs_of(block))
+        self._known.difference_update(passed)
+        del blocks[: len(passed)]
+        return left - (len(passed) << BLOCK_SHIFT)
 
     def forget_ahead(self) -> None:
         """Records were deleted: what was looked up ahead may be among them, and is looked up again."""
@@ -602,7 +677,7 @@ class Leases:
         for delay in state.delayed:
             if delay.seq in made.deliveries and delay.seq not in made.held:
                 made.delayed[delay.seq] = delay.ready_at_ms
-                heappush(made._delays, (delay.ready_at_ms, delay.seq))
+                made._delays.push((delay.ready_at_ms, delay.seq), len(made.delayed))
         for seq in made.deliveries:
             if seq not in made.held and seq not in made.delayed:
                 made._put(seq)
@@ -617,7 +692,7 @@ class Leases:
     def page(self, after: int, count: int, now_ms: int) -> Listed:
         """Live jobs that are leased or delayed, above a seq: so many of them, or what is found in some blocks."""
         found: list[int] = []
-        blocks = self._blocks
+        blocks, after = self._blocks, max(after, self._floor - 1)
         begin = bisect_left(blocks, (after + 1) >> BLOCK_SHIFT)
         end = begin + BLOCKS_TURN
         for block in blocks[begin:end]:
@@ -653,15 +728,3 @@ def _runs(seqs: Sequence[int]) -> list[range]:
 def _seqs_of(block: int) -> range:
     """The seqs of a block, whatever is in it."""
     return range(block << BLOCK_SHIFT, (block + 1) << BLOCK_SHIFT)
-
-
-def _room(wanted: Sized) -> int:
-    """How long the heap of these may become before it is tidied: most of it is not wanted any more."""
-    return 2 * len(wanted) + ROOM
-
-
-def _tidied(heap: list[_N], is_wanted: Callable[[Any], bool]) -> list[_N]:
-    """A heap without what is not wanted any more."""
-    kept = [one for one in dict.fromkeys(heap) if is_wanted(one)]
-    heapify(kept)
-    return kept

@@ -343,6 +343,7 @@ class Routers:
                 self._begin_next()
 
         def begin() -> None:
+            self._busy = True
             try:
                 call(ended)
             except Exception as error:  # noqa: BLE001 - whatever it is: those behind it must not wait for ever
@@ -358,7 +359,6 @@ class Routers:
         self._is_beginning = True
         try:
             while self._line and not self._busy:
-                self._busy = True
                 self._line.popleft()()
         finally:
             self._is_beginning = False

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from topics.codec.control import Lease as Event
 from topics.engine.lease import (
     ACKED,
+    AT_ONCE,
     BLOCK_SHIFT,
     BLOCKS_TURN,
     CLAIMED,
     EXTENDED,
     LOOK_AHEAD,
     RELEASED,
+    ROOM,
     TURN,
     Due,
     Lease,
@@ -250,7 +252,7 @@ def test_acks_that_are_refused_again_and_again_leave_nothing_behind() -> None:
         assert jobs.leases.begin_acks("w", [1], [None], 100) == ([1], [])
         jobs.leases.ack_refused([1])
         jobs.leases.extend(jobs.lease(1), 100)
-    assert len(jobs.leases._expiries) + len(jobs.leases._older) <= 70
+    assert len(jobs.leases._expiries) <= 70
 
 
 def test_a_job_removed_under_its_lease_leaves_the_counts_but_not_the_lease() -> None:
@@ -482,8 +484,8 @@ def test_memory_follows_the_jobs_in_flight() -> None:
         jobs.claim(until=10**6)
         jobs.ack(seq)
     leases = jobs.leases
-    heaps = (leases._expiries, leases._older, leases._delays, leases._lowest, leases._blocks, leases._lowest_due)
-    assert all(len(heap) <= 70 for heap in heaps)
+    rows = (leases._expiries, leases._delays, leases._lowest, leases._lowest_due, leases._blocks)
+    assert all(len(some) <= 2 * ROOM for some in rows)
     assert (leases.held, leases.deliveries, leases.delayed) == ({}, {}, {})
 
 
@@ -497,7 +499,7 @@ def test_memory_follows_the_jobs_in_flight_that_were_claimed_in_a_row() -> None:
             jobs.ack(*range(run.start - 16, run.start - 1))  # one of each stays
     leases = jobs.leases
     assert leases.in_flight == 315
-    assert len(leases._expiries) + len(leases._older) <= 300
+    assert len(leases._expiries) <= 300
     assert len(leases._blocks) <= 300
     jobs.ack(*list(leases.held))
     for _ in range(0, 4800, TURN):
@@ -505,8 +507,19 @@ def test_memory_follows_the_jobs_in_flight_that_were_claimed_in_a_row() -> None:
     assert (leases.held, leases.deliveries, leases.next_change_ms()) == ({}, {}, None)
 
 
-class Counting(dict[int, Lease]):
-    """Leases that count how often somebody looks for one."""
+def test_memory_follows_the_jobs_that_are_claimed_and_given_back_in_replay() -> None:
+    """[QRC-1]: nobody chooses there; a job is in order once, however often it came back."""
+    leases = Leases()
+    for turn in range(1, 1001):
+        for seq in range(1, 11):
+            leases.apply(seq, Event(event=CLAIMED, node="a", lease_id=turn, deadline_ms=turn, deliveries=turn))
+            leases.apply(seq, Event(event=RELEASED, node="a", lease_id=turn, ready_at_ms=0 if seq % 2 else turn))
+    assert all(len(rows) <= 2 * ROOM for rows in (leases._expiries, leases._delays, leases._lowest))
+    assert leases.choose(10, lambda after, count: []) == [1, 3, 5, 7, 9]
+
+
+class Counting(dict[int, Any]):
+    """Leases or delays that count how often somebody looks for one."""
 
     looks = 0
 
@@ -517,6 +530,16 @@ class Counting(dict[int, Lease]):
     def keys(self) -> Any:
         self.looks += 1
         return super().keys()
+
+
+class CountingSet(set[int]):
+    """Jobs that count how often somebody looks for one."""
+
+    looks = 0
+
+    def __contains__(self, seq: object) -> bool:
+        self.looks += 1
+        return super().__contains__(seq)
 
 
 MANY = 100_000
@@ -620,10 +643,149 @@ def test_leases_that_are_extended_all_the_time_are_cleared_up_a_few_at_a_time() 
             looks(jobs)
             jobs.leases.extend(lease, 1000 + turn)
             assert looks(jobs) <= 6
-        assert len(jobs.leases._expiries) + len(jobs.leases._older) <= 3 * 1000
+        assert len(jobs.leases._expiries) <= 3 * 1000
     while not jobs.leases.expire(1019):
         pass
     assert (jobs.leases.in_flight, jobs.leases.next_change_ms()) == (1000, 1020)
+
+
+SOME = 20 * TURN
+"""Enough for many turns."""
+
+
+def expired(count: int) -> Jobs:
+    """So many jobs that were delivered once and came back."""
+    jobs = Jobs(count)
+    jobs.claim_runs(count, 96)
+    while not jobs.leases.expire(101):
+        pass
+    return jobs
+
+
+def due(count: int) -> Jobs:
+    """So many jobs that are due."""
+    jobs = expired(count)
+    jobs.leases.limit(1)
+    while jobs.leases.has_back:
+        assert jobs.claim(1) == []
+    assert len(jobs.leases._due) == count
+    return jobs
+
+
+def test_whoever_moves_dead_letters_does_not_clear_up_after_all_that_were_deleted() -> None:
+    """[P-10, DLQ-2]: neither whoever asks for those to be moved, nor a turn of a pass."""
+    jobs = due(SOME)
+    jobs.delete(*range(1, SOME))
+    rows = jobs.leases._lowest_due
+    assert jobs.leases.take_due(2) == []
+    assert len(rows) >= SOME - TURN
+    jobs.live.clear()
+    turns = 0
+    while jobs.leases.has_back:
+        before = len(rows)
+        assert jobs.claim(4) == []
+        assert 0 < before - len(rows) <= TURN + 4
+        turns += 1
+    assert turns <= SOME // TURN
+    assert jobs.leases.take_due(2) == [Due(SOME, 1)]
+
+
+def test_jobs_that_are_due_no_more_can_be_had_again_some_at_a_time() -> None:
+    """[P-10, DLQ-1, CLM-2]: nobody gets one before all of them are in order; then the lowest is the first."""
+    jobs = due(SOME)
+    jobs.live.add(SOME + 1)
+    jobs.leases.limit(0)
+    assert len(jobs.leases._lowest) == 0
+    assert jobs.leases.take_due(10) == [], "nothing is due from now on"
+    assert jobs.leases.choose_run(1, jobs.look) is None
+    turns = before = 0
+    while not (chosen := jobs.claim(4)):
+        assert jobs.leases.has_back
+        assert len(jobs.leases._lowest) - before <= TURN + 4
+        before = len(jobs.leases._lowest)
+        turns += 1
+    assert SOME // TURN - 2 <= turns <= SOME // TURN
+    assert chosen + jobs.claim(4) == list(range(1, 9))
+    assert jobs.leases._due == set()
+
+
+def test_a_limit_that_is_changed_before_the_last_change_was_taken_up_is_the_one_that_counts() -> None:
+    """[DLQ-1, QUE-7]"""
+    jobs = due(3 * TURN)
+    jobs.leases.limit(0)
+    assert jobs.claim(1) == []
+    jobs.leases.limit(1)
+    while jobs.leases.has_back:
+        assert jobs.claim(1) == []
+    assert jobs.leases.take_due(9) == [Due(seq, 1) for seq in range(1, 10)]
+    assert (len(jobs.leases._due), jobs.leases.ready_of(3 * TURN)) == (3 * TURN - 9, 3 * TURN)
+
+
+def test_a_floor_that_passes_many_jobs_is_taken_up_some_at_a_time(many: Jobs) -> None:
+    """[P-10, QOB-3]: in the turns in which leases are that are over; then the counts are exact."""
+    leases, block = many.leases, 1 << BLOCK_SHIFT
+    left = MANY
+    leases.below(MANY - 1)
+    assert leases.page(0, 3, 50) == ([MANY - 1, MANY], None)
+    for _ in range(MANY // TURN + 1):
+        assert left - TURN - block <= len(leases.deliveries) < left
+        left = len(leases.deliveries)
+        if leases.expire(50):
+            break
+    assert (leases.in_flight, leases.deliveries) == (2, {MANY - 1: 1, MANY: 1})
+    assert leases.find(1, "w", None, 100) is not None
+
+
+def test_what_a_floor_has_passed_is_nobodys_though_nobody_took_it_up() -> None:
+    """[QOB-1, QOB-3, CLM-2]: it is not claimed, not moved, not listed, and not counted."""
+    jobs = expired(SOME)
+    jobs.leases.below(SOME - 5)
+    assert len(jobs.leases.deliveries) > TURN
+    while not (chosen := jobs.claim(2)):
+        assert jobs.leases.has_back
+    assert chosen == [SOME - 5, SOME - 4]
+    assert jobs.listed(100) == chosen
+    assert (jobs.leases.ready_of(6), jobs.leases.in_flight) == (4, 2)
+
+    jobs = due(SOME)
+    jobs.leases.below(SOME - 5)
+    while jobs.leases.has_back:
+        assert jobs.claim(2) == []
+    assert jobs.leases.take_due(2) == [Due(SOME - 5, 1), Due(SOME - 4, 1)]
+
+
+def test_whoever_gives_a_job_back_for_a_while_does_not_clear_up_after_all_that_were_deleted() -> None:
+    """[P-10, NAK-1]"""
+    jobs = Jobs(SOME + 1)
+    delayed = jobs.leases.delayed = Counting()
+    jobs.claim(SOME + 1)
+    for seq in range(1, SOME + 1):
+        jobs.leases.release(jobs.lease(seq), 500)
+    jobs.delete(*range(1, SOME + 1))
+    delayed.looks = 0
+    jobs.leases.release(jobs.lease(SOME + 1), 400)
+    assert delayed.looks <= AT_ONCE
+    assert delayed == {SOME + 1: 400}
+    while not jobs.leases.expire(400):
+        pass
+    assert jobs.claim() == [SOME + 1]
+
+
+def test_whoever_gives_a_job_back_does_not_clear_up_after_all_that_were_deleted() -> None:
+    """[P-10, CLM-2]; those that come behind it do so, a few each."""
+    jobs = Jobs(2 * SOME)
+    reclaim = jobs.leases._reclaim = CountingSet()
+    jobs.claim(SOME, until=100)
+    jobs.claim(SOME, until=1000)
+    while not jobs.leases.expire(101):
+        pass
+    jobs.delete(*range(1, SOME + 1))
+    for seq in range(SOME + 1, 2 * SOME + 1):
+        reclaim.looks = 0
+        jobs.leases.release(jobs.lease(seq))
+        assert reclaim.looks <= AT_ONCE
+    assert len(jobs.leases._lowest) == len(reclaim) == SOME
+    assert jobs.claim(3) == [SOME + 1, SOME + 2, SOME + 3]
 
 
 # Pages

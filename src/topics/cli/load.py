@@ -6,7 +6,8 @@
     cpu_of     what a process has used, all threads, from the kernel's own count [P-2]
 
 The benchmarks of the repository and `topics bench` share this, so that all servers meet the same client: bytes that
-were made before, an event loop, no parsing beyond the length. Runs on the main thread.
+were made before, sockets that are read as something comes, no parsing beyond the length. It is as little of Python as
+can be, since a client that needs longer than a server measures itself. Runs on the main thread.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ import asyncio
 import gc
 import itertools
 import os
+import select
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Final, NamedTuple
 
 from topics.clock import SystemClock
 from topics.errors import TopicsError
 
+WAIT_S: Final = 60.0
+"""Within which a server takes a connection in."""
+RECEIVE_BYTES: Final = 64 << 10
+READABLE: Final = 1
+"""As `select.EPOLLIN` and `select.POLLIN`, of which not every system has both."""
 AWAY_S: Final = 10.0
 """Within which a process that was asked to end is gone."""
 _now_ns = SystemClock().monotonic_ns
@@ -94,8 +102,115 @@ def drive(target: Target, wire: Wire, *, connections: int, count: int) -> Driven
 
 def drive_all(target: Target, wires: Sequence[Wire], *, connections: int, count: int) -> Driven:
     """Several loads at once; so many connections and requests of each."""
-    driven: Driven = new_loop_run(_drive(target, wires, connections, count))
-    return driven
+    runs = [_Run(wire, count) for wire in wires]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(closing(_Client(target, run))) for run in runs for _ in range(connections)]
+        poll, reads = _poll(clients), {client.fileno(): client.read for client in clients}
+        gc.collect()
+        cpu_s, began_ns = cpu_of(target.pid), _now_ns()
+        for client in clients:
+            client.begin(began_ns)
+        while any(run.open for run in runs):
+            for number, _ in poll():
+                reads[number]()
+        wall_s, cpu_s = (_now_ns() - began_ns) / 1e9, cpu_of(target.pid) - cpu_s
+    return Driven(wall_s, cpu_s, [one for run in runs for one in run.latencies])
+
+
+def _poll(clients: Sequence[_Client]) -> Callable[[], list[tuple[int, int]]]:
+    """Waits for those on which something has come."""
+    poller = select.epoll() if hasattr(select, "epoll") else select.poll()
+    for client in clients:
+        poller.register(client.fileno(), READABLE)
+    return poller.poll
+
+
+class _Run:
+    """What is left to do."""
+
+    def __init__(self, wire: Wire, count: int) -> None:
+        self.wire = wire
+        self.left = self.open = count
+        """What was not sent yet, and not answered yet."""
+        self.number = itertools.count().__next__
+        self.latencies: list[int] = []
+
+
+class _Client:
+    """One connection, one request in flight. Its socket blocks: it is read when something has come, and a request is
+    sent when nothing else is under way.
+    """
+
+    def __init__(self, target: Target, run: _Run) -> None:
+        self._run = run
+        self._answer, self._ping = run.wire.answer, run.wire.ping
+        hello, self._request = run.wire.hello, run.wire.request
+        if own := run.wire.own:
+            number = b"%0*d" % (len(own), run.number())
+            hello, self._request = hello.replace(own, number), self._request.replace(own, number)
+        plain = socket.create_connection((target.host, target.port), WAIT_S)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sock = plain if target.tls is None else target.tls.wrap_socket(plain, server_hostname=target.host)
+        except BaseException:
+            plain.close()
+            raise
+        self._sock.settimeout(None)
+        self._receive, self._send = self._sock.recv, self._sock.sendall
+        self._buffer = b""
+        self._length = 0
+        self._since_ns = 0
+        if hello:
+            self._greet(hello)
+
+    def _greet(self, hello: bytes) -> None:
+        said = b""
+        self._send(hello)
+        while self._run.wire.ready not in said:
+            said += self._came()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def begin(self, now_ns: int) -> None:
+        """Send the next request, if there is one."""
+        run = self._run
+        if run.left:
+            run.left -= 1
+            self._since_ns = now_ns
+            self._send(self._request)
+
+    def read(self) -> None:
+        """Take what has come."""
+        data = self._came()
+        if isinstance(self._sock, ssl.SSLSocket):
+            while self._sock.pending():  # of which no poll tells
+                data += self._came()
+        if self._ping and self._ping in data:
+            data = data.replace(self._ping, b"")
+            self._send(self._run.wire.pong)
+        if self._buffer:
+            data = self._buffer + data
+        length = self._length or self._answer(data)
+        if not length or len(data) < length:
+            self._buffer, self._length = data, length
+        elif len(data) == length:
+            self._buffer, self._length = b"", 0
+            now_ns, run = _now_ns(), self._run
+            run.latencies.append(now_ns - self._since_ns)
+            run.open -= 1
+            self.begin(now_ns)
+        else:
+            raise Unexpected("an answer has another length than it says")
+
+    def _came(self) -> bytes:
+        data = self._receive(RECEIVE_BYTES)
+        if not data:
+            raise ConnectionResetError("the server closed a connection")
+        return data
 
 
 def new_loop_run(work: Any) -> Any:
@@ -105,109 +220,6 @@ def new_loop_run(work: Any) -> Any:
     except ImportError:
         return asyncio.run(work)
     return uvloop.run(work)
-
-
-async def _drive(target: Target, wires: Sequence[Wire], connections: int, count: int) -> Driven:
-    runs = [_Run(wire, count) for wire in wires]
-    clients = [await _connected(target, run) for run in runs for _ in range(connections)]
-    gc.collect()
-    cpu_s, began_ns = cpu_of(target.pid), _now_ns()
-    for client in clients:
-        client.begin()
-    await asyncio.gather(*(run.done for run in runs))
-    wall_s, cpu_s = (_now_ns() - began_ns) / 1e9, cpu_of(target.pid) - cpu_s
-    for client in clients:
-        client.transport.abort()
-    return Driven(wall_s, cpu_s, [one for run in runs for one in run.latencies])
-
-
-async def _connected(target: Target, run: _Run) -> _Client:
-    loop = asyncio.get_running_loop()
-    _, client = await loop.create_connection(lambda: _Client(run), target.host, target.port, ssl=target.tls)
-    await client.greeted
-    return client
-
-
-class _Client(asyncio.Protocol):
-    """One connection, one request in flight."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-        self._buffer = b""
-        self._length = 0
-        self._since_ns = 0
-        self._hello, self._request = run.wire.hello, run.wire.request
-        if own := run.wire.own:
-            number = b"%0*d" % (len(own), run.number())
-            self._hello, self._request = self._hello.replace(own, number), self._request.replace(own, number)
-        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
-        if self._hello:
-            self.transport.write(self._hello)
-        else:
-            self.greeted.set_result(None)
-
-    def begin(self) -> None:
-        """Send the next request, if there is one."""
-        run = self._run
-        if run.left:
-            run.left -= 1
-            self._since_ns = _now_ns()
-            self.transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        run = self._run
-        if run.wire.ping and run.wire.ping in data:
-            data = data.replace(run.wire.ping, b"")
-            self.transport.write(run.wire.pong)
-        self._buffer = self._buffer + data if self._buffer else data
-        try:
-            self._look()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with an answer ends the run
-            run.fail(error)
-
-    def _look(self) -> None:
-        if not self.greeted.done():
-            if self._run.wire.ready in self._buffer:
-                self._buffer = b""
-                self.greeted.set_result(None)
-            return
-        if not self._length:
-            self._length = self._run.wire.answer(self._buffer)
-        if self._length and len(self._buffer) >= self._length:
-            if len(self._buffer) != self._length:
-                raise Unexpected("an answer has another length than it says")
-            self._buffer, self._length = b"", 0
-            self._run.answered(_now_ns() - self._since_ns)
-            self.begin()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._run.fail(error or ConnectionResetError("the server closed a connection"))
-        if not self.greeted.done():
-            self.greeted.set_exception(ConnectionResetError("the server closed a connection"))
-
-
-class _Run:
-    """What is left to do."""
-
-    def __init__(self, wire: Wire, count: int) -> None:
-        self.wire = wire
-        self.left = self._open = count
-        self.number = itertools.count().__next__
-        self.latencies: list[int] = []
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def answered(self, took_ns: int) -> None:
-        self.latencies.append(took_ns)
-        self._open -= 1
-        if not self._open:
-            self.done.set_result(None)
-
-    def fail(self, error: Exception) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
 
 
 # -- processes -------------------------------------------------------------------------------------------------------

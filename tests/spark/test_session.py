@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import topics.spark
 from tests.spark.conftest import Filled
-from topics.spark import java
+from topics.spark import java, local
 from topics.spark.failure import SourceError
 
 SCRIPT = """
@@ -35,6 +38,33 @@ def test_the_session_is_set_up_as_promised(spark: SparkSession) -> None:
     assert conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
     assert conf.get("spark.sql.variant.writeShredding.enabled") == "false"
     assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
+
+
+def test_rows_pass_through_a_socket_that_nobody_else_can_open(spark: SparkSession) -> None:
+    dir = spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir")
+    assert dir is not None
+    assert stat.S_IMODE(os.stat(dir).st_mode) == 0o700
+    assert [row.id for row in spark.range(3).mapInArrow(lambda batches: batches, "id long").collect()] == [0, 1, 2]
+    assert any(stat.S_ISSOCK(os.stat(os.path.join(dir, name)).st_mode) for name in os.listdir(dir))
+
+
+@pytest.mark.parametrize(
+    ("master", "depth", "has"), [("local[2]", 0, True), ("spark://host:1", 0, False), ("local", 9, False)]
+)
+def test_where_no_such_socket_can_be_it_is_tcp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, depth: int, has: bool
+) -> None:
+    """Executors elsewhere have no such directory, and the path of a socket has few bytes."""
+    base = Path(tempfile.mkdtemp(dir="/tmp"))
+    deep = base.joinpath(*["deeper"] * depth)
+    deep.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    local._socket_dir.cache_clear()
+    try:
+        assert (local._sockets(master).get("spark.python.unix.domain.socket.enabled") == "true") is has
+    finally:
+        local._socket_dir.cache_clear()
+        shutil.rmtree(base)
 
 
 def test_without_java_and_beside_a_broken_module_it_still_reads(filled: Filled, tmp_path: Path) -> None:

@@ -42,8 +42,10 @@ from topics.storage.segfile import SegmentFiles, entries_in
 from topics.storage.snapshot import LISTINGS_MAX, SnapshotStore
 from topics.storage.tiers.reading import ColdTier
 
-BATCH_BYTES: Final = 4 << 20
-"""Bytes of `.data` that one batch spans, unless a single frame is larger."""
+BATCH_BYTES: Final = 1 << 20
+"""Bytes of `.data` that one batch spans, unless a single frame is larger: more do not stay in a processor's cache."""
+COLD_BATCH_BYTES: Final = 4 << 20
+"""The same of a segment in the cold tier, where a read may be a request."""
 SPACE_BYTES: Final = 256 << 10
 """Dead bytes between two records that end a batch: they are not worth reading."""
 PICKED_SPACE_BYTES: Final = 1 << 10
@@ -643,8 +645,9 @@ class _Scan:
             else:
                 yield self._empty(first, end - 1)
             return
-        low = first
-        for chunk in chunks(entries, at) if picked is None else sparse_chunks(entries, at):
+        low, is_cold = first, pair.footer is not None and pair.footer.magic == codec.COLD
+        most = COLD_BATCH_BYTES if is_cold else BATCH_BYTES
+        for chunk in chunks(entries, at, most) if picked is None else sparse_chunks(entries, at, most):
             last = first + int(chunk[-1]) if chunk[-1] != at[-1] else end - 1
             seqs = chunk.astype(np.uint64) + np.uint64(first)
             yield from self._chunk(pair, low, last, entries[taken(chunk)], seqs, open_ended)
@@ -729,8 +732,8 @@ def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
         yield start, end, int(values[start])
 
 
-def chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """The positions `at` in stretches that one read fetches."""
+def chunks(entries: Entries, at: npt.NDArray[np.int64], most: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The positions `at` in stretches of at most so many bytes that one read fetches."""
     if not len(at):
         return
     starts = entries["offset"][at].astype(np.int64)
@@ -738,7 +741,7 @@ def chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[
     breaks = np.flatnonzero(starts[1:] - ends[:-1] > SPACE_BYTES) + 1
     low = 0
     while low < len(at):
-        fit = low + max(int(np.searchsorted(ends[low:], starts[low] + BATCH_BYTES, side="right")), 1)
+        fit = low + max(int(np.searchsorted(ends[low:], starts[low] + most, side="right")), 1)
         split = int(np.searchsorted(breaks, low, side="right"))
         high = min(fit, int(breaks[split])) if split < len(breaks) else fit
         yield at[low:high]
@@ -752,12 +755,12 @@ def taken(at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | slice:
     return at
 
 
-def sparse_chunks(entries: Entries, at: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """The positions `at` in stretches of at most a batch's bytes, however far apart they lie."""
+def sparse_chunks(entries: Entries, at: npt.NDArray[np.int64], most: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The positions `at` in stretches of at most so many bytes of records, however far apart they lie."""
     ends = entries["len"][at].astype(np.int64).cumsum()
     low, before = 0, 0
     while low < len(at):
-        high = max(int(np.searchsorted(ends, before + BATCH_BYTES, side="right")), low + 1)
+        high = max(int(np.searchsorted(ends, before + most, side="right")), low + 1)
         yield at[low:high]
         low, before = high, int(ends[high - 1])
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,29 +43,45 @@ def test_the_session_is_set_up_as_promised(spark: SparkSession) -> None:
 
 def test_rows_pass_through_a_socket_that_nobody_else_can_open(spark: SparkSession) -> None:
     dir = spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir")
-    assert dir is not None
+    if dir is None:
+        assert local._sockets("local") == {}
+        pytest.skip("no socket can be made where temporary files are")
     assert stat.S_IMODE(os.stat(dir).st_mode) == 0o700
     assert [row.id for row in spark.range(3).mapInArrow(lambda batches: batches, "id long").collect()] == [0, 1, 2]
-    assert any(stat.S_ISSOCK(os.stat(os.path.join(dir, name)).st_mode) for name in os.listdir(dir))
+    assert sum(path.is_socket() for path in Path(dir).iterdir()) >= 2, "of accumulators, and of who starts workers"
 
 
-@pytest.mark.parametrize(
-    ("master", "depth", "has"), [("local[2]", 0, True), ("spark://host:1", 0, False), ("local", 9, False)]
-)
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Another directory for temporary files, with a short name."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as dir:
+        monkeypatch.setattr(tempfile, "tempdir", dir)
+        monkeypatch.setattr(local, "_made", [])
+        yield Path(dir)
+
+
+def test_directories_for_sockets_are_made_anew_and_go_with_who_made_them(temporary: Path) -> None:
+    first = local._sockets("local[2]")["spark.python.unix.domain.socket.dir"]
+    assert local._sockets("local[2]")["spark.python.unix.domain.socket.dir"] == first
+    shutil.rmtree(first)
+    second = local._sockets("local")["spark.python.unix.domain.socket.dir"]
+    assert second != first
+    local._remove(second, os.getpid() + 1)
+    assert os.listdir(second) == []
+    local._remove(second, os.getpid())
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(("master", "depth"), [("spark://host:1", 0), ("local", 9)])
 def test_where_no_such_socket_can_be_it_is_tcp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, depth: int, has: bool
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, master: str, depth: int
 ) -> None:
     """Executors elsewhere have no such directory, and the path of a socket has few bytes."""
-    base = Path(tempfile.mkdtemp(dir="/tmp"))
-    deep = base.joinpath(*["deeper"] * depth)
+    deep = temporary.joinpath(*["deeper"] * depth)
     deep.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    local._socket_dir.cache_clear()
-    try:
-        assert (local._sockets(master).get("spark.python.unix.domain.socket.enabled") == "true") is has
-    finally:
-        local._socket_dir.cache_clear()
-        shutil.rmtree(base)
+    assert local._sockets(master) == {}
+    assert list(deep.iterdir()) == []
 
 
 def test_without_java_and_beside_a_broken_module_it_still_reads(filled: Filled, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from topics.clock import SystemClock
 from topics.errors import TopicsError
 
 WAIT_S: Final = 60.0
-"""Within which a server takes a connection in."""
+"""Within which a server takes a connection in, and says something while requests are in flight."""
 RECEIVE_BYTES: Final = 64 << 10
 READABLE: Final = 1
 """As `select.EPOLLIN` and `select.POLLIN`, of which not every system has both."""
@@ -102,14 +102,20 @@ def drive(target: Target, wire: Wire, *, connections: int, count: int) -> Driven
 
 def drive_all(target: Target, wires: Sequence[Wire], *, connections: int, count: int) -> Driven:
     """Several loads at once; so many connections and requests of each."""
-    runs = [_Run(wire, count) for wire in wires]
+    try:
+        return _driven(target, [_Run(wire, count) for wire in wires], min(connections, count))
+    except OSError as error:
+        raise Unexpected(f"{target.host}:{target.port}: {error}") from error
+
+
+def _driven(target: Target, runs: Sequence[_Run], connections: int) -> Driven:
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(_Client(target, run))) for run in runs for _ in range(connections)]
         poll, reads = _poll(clients), {client.fileno(): client.read for client in clients}
         gc.collect()
         cpu_s, began_ns = cpu_of(target.pid), _now_ns()
         for client in clients:
-            client.begin(began_ns)
+            client.begin(_now_ns())
         while any(run.open for run in runs):
             for number, _ in poll():
                 reads[number]()
@@ -119,10 +125,19 @@ def drive_all(target: Target, wires: Sequence[Wire], *, connections: int, count:
 
 def _poll(clients: Sequence[_Client]) -> Callable[[], list[tuple[int, int]]]:
     """Waits for those on which something has come."""
-    poller = select.epoll() if hasattr(select, "epoll") else select.poll()
+    has_epoll = hasattr(select, "epoll")
+    poller = select.epoll() if has_epoll else select.poll()
     for client in clients:
         poller.register(client.fileno(), READABLE)
-    return poller.poll
+    wait, most = poller.poll, WAIT_S if has_epoll else WAIT_S * 1000
+
+    def poll() -> list[tuple[int, int]]:
+        found = wait(most)
+        if not found:
+            raise TimeoutError(f"nothing came for {WAIT_S:.0f} s")
+        return found
+
+    return poll
 
 
 class _Run:
@@ -155,13 +170,18 @@ class _Client:
         except BaseException:
             plain.close()
             raise
-        self._sock.settimeout(None)
         self._receive, self._send = self._sock.recv, self._sock.sendall
         self._buffer = b""
         self._length = 0
         self._since_ns = 0
-        if hello:
-            self._greet(hello)
+        """When the request was sent that is in flight; 0: there is none."""
+        try:
+            if hello:
+                self._greet(hello)
+            self._sock.settimeout(None)
+        except BaseException:
+            self.close()
+            raise
 
     def _greet(self, hello: bytes) -> None:
         said = b""
@@ -192,16 +212,20 @@ class _Client:
         if self._ping and self._ping in data:
             data = data.replace(self._ping, b"")
             self._send(self._run.wire.pong)
+            if not data:
+                return
+        if not self._since_ns:
+            raise Unexpected(f"something came that nobody asked for: {data[:200]!r}")
         if self._buffer:
             data = self._buffer + data
         length = self._length or self._answer(data)
         if not length or len(data) < length:
             self._buffer, self._length = data, length
         elif len(data) == length:
-            self._buffer, self._length = b"", 0
             now_ns, run = _now_ns(), self._run
             run.latencies.append(now_ns - self._since_ns)
             run.open -= 1
+            self._buffer, self._length, self._since_ns = b"", 0, 0
             self.begin(now_ns)
         else:
             raise Unexpected("an answer has another length than it says")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import socket
 import sys
 import tempfile
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.spark.failure import SourceError
@@ -33,10 +33,10 @@ CONF: Final[dict[str, str]] = {
 BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For Java machines that live for seconds, or only start tasks of Python: half of their time would go into optimising
 what is soon gone."""
-UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Java reads what our own Python wrote: it need not look at the bounds of each value again."""
-SOCKET_DIR_BYTES_MAX: Final = 60
-"""A longer directory leaves no room for the name of a socket in it: some systems allow 104 bytes for both."""
+UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true"
+"""Arrow's own Python wrote what Java reads: it need not look at the bounds of each value again."""
+SOCKET_NAME_BYTES: Final = 42
+"""Of the sockets that Spark makes."""
 
 
 def session(master: str = "local[*]", *, app: str = "topics", brief: bool = False, **conf: Any) -> SparkSession:
@@ -68,20 +68,37 @@ def _java(brief: bool) -> dict[str, str]:
 
 def _sockets(master: str) -> dict[str, str]:
     """Java and Python on one machine pass rows through a socket of that machine, which takes less than TCP does."""
-    if not master.startswith("local") or sys.platform == "win32":
-        return {}
-    dir = _socket_dir()
-    if len(os.fsencode(dir)) > SOCKET_DIR_BYTES_MAX:
+    dir = _socket_dir() if master.startswith("local") and hasattr(socket, "AF_UNIX") else None
+    if dir is None:
         return {}
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": dir}
 
 
-@cache
-def _socket_dir() -> str:
-    """Nobody else's: who can open a socket in it is not asked who he is."""
-    dir = tempfile.mkdtemp(prefix="topics-")
-    atexit.register(shutil.rmtree, dir, ignore_errors=True)
+_made: list[str] = []
+"""Directories for sockets, the newest last."""
+
+
+def _socket_dir() -> str | None:
+    """Nobody else's, since who can open a socket in it is not asked who he is; None where none can be there."""
+    if _made and os.path.isdir(_made[-1]):
+        return _made[-1]
+    dir = tempfile.mkdtemp(prefix="t-")
+    probe = os.path.join(dir, "-" * SOCKET_NAME_BYTES)
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(probe)
+        os.unlink(probe)
+    except OSError:  # a path that is too long, or files that are no sockets
+        shutil.rmtree(dir, ignore_errors=True)
+        return None
+    _made.append(dir)
+    atexit.register(_remove, dir, os.getpid())
     return dir
+
+
+def _remove(dir: str, pid: int) -> None:
+    if os.getpid() == pid:  # not a child's, whose end is not the session's
+        shutil.rmtree(dir, ignore_errors=True)
 
 
 def prepare() -> None:

@@ -61,8 +61,8 @@ LOOK_S: Final = 0.1
 LOG_READS: Final = 2
 """How often the log is read in vain for what is missing: it may have been cut behind a newer snapshot."""
 JOINED_RECORDS: Final = 4096
-JOINED_BYTES: Final = 1 << 20
-"""Smaller batches are put together until there is so much of them."""
+JOINED_BYTES: Final = 256 << 10
+"""Smaller batches are put together until there is so much of them; well below `view.BATCH_BYTES`, which is full."""
 AHEAD: Final = 4
 """Pieces that are fetched at a time from an object store."""
 AHEAD_BYTES: Final = 64 << 20

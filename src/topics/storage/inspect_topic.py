@@ -49,7 +49,7 @@ from topics.storage.reindex import (
 from topics.storage.segfile import Present, SegmentFiles, entries_in, footer_hash, verified
 from topics.storage.tags import tags_at, tags_of
 from topics.storage.tiers.reading import ColdTier, ColdUnavailable
-from topics.storage.view import BATCH_BYTES, chunks
+from topics.storage.view import BATCH_BYTES, COLD_BATCH_BYTES, chunks
 
 SHOWN_MAX = 8
 """Seq ranges named in one finding."""
@@ -472,7 +472,8 @@ class _Frames:
         """
         n = len(entries)
         bad, wrong, unmarked, undone, odd = (np.zeros(n, np.bool_) for _ in range(5))
-        for at in chunks(entries, np.flatnonzero(entries["len"]), BATCH_BYTES):
+        most = COLD_BATCH_BYTES if is_cold else BATCH_BYTES
+        for at in chunks(entries, np.flatnonzero(entries["len"]), most):
             chosen = entries[at]
             base = int(chosen["offset"][0])
             end = int((chosen["offset"].astype(np.int64) + chosen["len"]).max())

@@ -71,6 +71,8 @@ BACKGROUND_MIN_NS = 10_000_000
 BACKGROUND_MAX_NS = 1_000_000_000
 SLOW_PWRITE_NS = 1_000_000
 FAST_PWRITE_NS = 500_000
+ZERO_AHEAD = 256 << 10
+"""The run's first file is zeroed in steps of so many bytes, as it is written; those behind it were before."""
 GATHER_PASSES = 3
 """A pass takes some ten microseconds, a sync a hundred at least; more of them gain nothing at 64 writers."""
 WINDOW_ABOVE = 0.4
@@ -228,6 +230,7 @@ class Shard:
             observer=self._observer,
             fd_cache_size=64,
             init_zero=init_zero,
+            zero_ahead=ZERO_AHEAD if init_zero else 0,
             announce=lambda number: write_current(fs, group.dir, number),
         )
         self.log.adopt({file.number: file.scan.end for file in group.files}, prepared=group.prepared)
@@ -452,7 +455,7 @@ class Shard:
         self._rotation_wanted = self._started
 
     def _open_first(self) -> None:
-        """On a helper: the run's first file [S-20, S-21]; it is used as soon as it is reserved, without zeros."""
+        """On a helper: the run's first file [S-20, S-21]; it is used as soon as it is reserved, and zeroed later."""
         self._check_space()
         zero, self.log.init_zero = self.log.init_zero, False
         try:
@@ -527,7 +530,8 @@ class Shard:
 
     def _pwrite(self, batch: _Batch) -> None:
         batch.began_ns = self._clock.monotonic_ns()
-        batch.place = self.log.write(batch.buffers, take_back=False, apart=len(batch.buffers) > 1)
+        ahead = any(submission.durable for submission in batch.queue)
+        batch.place = self.log.write(batch.buffers, take_back=False, apart=len(batch.buffers) > 1, ahead=ahead)
         batch.spent_ns = self._clock.monotonic_ns() - batch.began_ns
 
     def _pwrite_or_cut(self, batch: _Batch) -> None:

@@ -165,7 +165,7 @@ class SegmentedLog:
         self.context = context
         self.init_zero = init_zero
         self.zero_ahead = zero_ahead
-        """How many bytes of reserved space to write with zeros in one go; 0 for none."""
+        """How many bytes of reserved space to write with zeros in one go, unless all of it was; 0 for none."""
         self.announce = announce
         """Told the id of a segment before it becomes active; an `OSError` keeps it from doing so."""
         self.descriptors = DescriptorCache(lambda id: fs.open(self.path(id), "r"), fd_cache_size)
@@ -314,12 +314,15 @@ class SegmentedLog:
         active = self._writable()
         return active.logical + (0 if active.logical else len(active.preamble)) + n <= self.max_segment_size
 
-    def write(self, parts: Sequence[Bytes], *, take_back: bool = True, apart: bool = False) -> tuple[int, int]:
+    def write(
+        self, parts: Sequence[Bytes], *, take_back: bool = True, apart: bool = False, ahead: bool = True
+    ) -> tuple[int, int]:
         """Append the concatenation at the logical end; the segment and offset it went to.
 
         One write, or with `apart` one for each part: putting large ones together takes as long as writing them. The
         first write of a segment carries the codec's preamble in front of it. Without `take_back` a failed write
-        raises the system's error, and the caller must have it taken back before anything else is written.
+        raises the system's error, and the caller must have it taken back before anything else is written. `ahead`:
+        somebody will wait for its sync, see `zero_ahead`.
         """
         active = self._writable()
         offset = start = active.logical
@@ -331,10 +334,10 @@ class SegmentedLog:
         end = offset + (len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
         file = active.file
         assert file is not None
-        if end > active.unzeroed_from:
-            self._zero_ahead(active, file, end, end - offset)
         try:
             at = offset
+            if end > active.unzeroed_from and self._write_with_zeros(active, file, parts, end, ahead):
+                parts = ()
             for data in parts:
                 n = file.pwrite(data, at)
                 if n <= 0 < len(data):
@@ -352,20 +355,26 @@ class SegmentedLog:
             self._archive()
         return active.id, start
 
-    def _zero_ahead(self, active: Segment, file: File, end: int, size: int) -> None:
-        """Write zeros over the space reserved behind `end`, where a write of `size` bytes will end.
+    def _write_with_zeros(self, active: Segment, file: File, parts: Sequence[Bytes], end: int, ahead: bool) -> bool:
+        """Write up to `end`, and zeros over the space reserved behind it, in one go; whether the data is written.
 
         A file system notes of reserved space that it was never written. The first write there changes the note, and
         the sync behind it has to make that change durable too; zeros change it for many small writes at once. They are
-        not data: if they cannot be written, the log does without.
+        not data: where there is no space for them, the log does without.
         """
-        stop = min(end + self.zero_ahead, self.max_segment_size) if size < self.zero_ahead else end
+        offset, active.unzeroed_from = active.logical, end
+        stop = min(end + self.zero_ahead, self.max_segment_size)
+        if not ahead or len(parts) > 1 or end - offset >= self.zero_ahead or stop <= end:
+            return False
         try:
-            pwrite_all(file, bytes(max(0, stop - end)), end)
+            n = file.pwrite(b"".join((parts[0], bytes(stop - end))), offset)
         except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
             log.warning("segment %d of %s is not zeroed ahead: %s", active.id, self.dir, error)
-            stop = _NEVER
-        active.unzeroed_from = stop
+            n = 0
+        active.unzeroed_from = stop if n == stop - offset else _NEVER
+        return n >= end - offset
 
     def take_back(self, error: OSError) -> None:
         """Cut the remains of a failed write, which could be read as records, and raise `WriteFailed` (07 §1.4)."""
@@ -485,7 +494,7 @@ class SegmentedLog:
         segment.to(State.PREALLOCATING)
         if self.preallocate and size:
             file.allocate(size)
-            if self.zero_ahead:
+            if self.zero_ahead and not self.init_zero:
                 segment.unzeroed_from = 0
         if self.init_zero:
             # Written zeros make later syncs cheaper: no extent has to be converted while somebody waits.

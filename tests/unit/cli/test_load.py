@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from topics.cli import load
 from topics.cli.load import Driven, Target, Unexpected, Wire, drive, drive_all, http_answer
 from topics.cli.peers import publish, xadd
 
@@ -39,7 +40,8 @@ def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> Iterator[Target]
     try:
         yield Target(listener.getsockname()[1])
     finally:
-        listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # some systems have nothing to shut down there
+            listener.shutdown(socket.SHUT_RDWR)
         listener.close()
 
 
@@ -101,8 +103,41 @@ def test_what_is_no_answer_ends_the_load(said: bytes, error: type[Exception]) ->
         drive(target, ASK, connections=2, count=9)
 
 
-def test_a_server_that_goes_away_ends_the_load() -> None:
-    with serving(lambda sock: sock.close() if sock.recv(99) else None) as target, pytest.raises(ConnectionError):
+@pytest.mark.parametrize("said", [b"", OK[:20]], ids=["before an answer", "in an answer"])
+def test_a_server_that_goes_away_ends_the_load(said: bytes) -> None:
+    serve: Serve = lambda sock: sock.sendall(said) if sock.recv(99) else None  # noqa: E731
+    with serving(serve) as target, pytest.raises(Unexpected, match=rf":{target.port}: .*closed"):
+        drive(target, ASK, connections=2, count=9)
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with serving(answers(OK)) as target:
+        pass
+    with pytest.raises(Unexpected, match=str(target.port)):
+        drive(target, ASK, connections=2, count=9)
+
+
+def test_a_server_that_says_nothing_ends_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "WAIT_S", 0.05)
+    wire = ASK._replace(hello=b"hello\n", ready=b"READY")
+    with serving(answers()) as target:
+        for asked in (ASK, wire):
+            with pytest.raises(Unexpected):
+                drive(target, asked, connections=1, count=2)
+
+
+def test_what_nobody_asked_for_ends_the_load() -> None:
+    """The second connection has no request any more when its server speaks up."""
+    others: list[socket.socket] = []
+
+    def serve(sock: socket.socket) -> None:
+        others.append(sock)
+        if sock.recv(99):
+            for one in others:
+                one.sendall(OK)
+            sock.recv(99)
+
+    with serving(serve) as target, pytest.raises(Unexpected):
         drive(target, ASK, connections=2, count=9)
 
 

@@ -19,7 +19,7 @@ from topics.spark.arrow import BadRecord, GapRow, Layout
 from topics.spark.options import COLUMNS, parse_read
 from topics.spark.plan import Lost
 from topics.spark.reader import plan_read
-from topics.storage.view import Batch
+from topics.storage.view import BATCH_BYTES, Batch
 
 TYPES = {
     "topic": pa.string(), "seq": pa.int64(), "ts": pa.timestamp("us", "UTC"), "node": pa.string(), "tag": pa.string(),
@@ -141,6 +141,13 @@ def test_small_batches_are_made_into_rows_together(given: Any) -> None:
     assert [isinstance(one, Batch) for one in found] == [True, False, True]
     alone = [row for one in batches for row in arrow.records("t", one, Layout()).to_pylist()]
     assert [arrow.records("t", one, Layout()).to_pylist() for one in (found[0], found[2])] == [alone, alone]
+
+
+def test_a_full_batch_is_not_copied() -> None:
+    """A scan fills batches up to the last frame that fits, whatever the size of frames."""
+    one = stored([("n", "t", "x" * 100_000, None)] * (BATCH_BYTES // 110_000))
+    assert len(one.data) < BATCH_BYTES
+    assert all(found is one for found in reader._joined([one, one]))
 
 
 def test_large_batches_are_left_apart(monkeypatch: pytest.MonkeyPatch) -> None:

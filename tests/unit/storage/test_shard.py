@@ -117,6 +117,40 @@ def test_the_open_mark_tells_the_length_of_the_file_before(disk: kit.Disk) -> No
         assert mark.prev == (number - 1, len(killed.file(number - 1)))
 
 
+def test_the_first_file_is_zeroed_ahead_of_durable_writes_and_later_ones_were_before(disk: kit.Disk) -> None:
+    """06 §6.5, P-4: syncs that change no extents are cheaper, and a tick is still one write."""
+    run = kit.Run(disk)
+    active = lambda: run.shard.log._segments[run.shard.log.position()[0]]  # noqa: E731
+    run.put()
+    assert active().unzeroed_from == run.shard.log.position()[1], "nobody waits for its sync"
+    mark = disk.sim.disk_calls
+    run.put(durable=True)
+    assert [op for op, _ in disk.calls(mark)].count("pwrite") == 1
+    assert run.shard.log.position()[1] < active().unzeroed_from <= kit.FILE_BYTES
+    run.put(durable=True)
+    full_file(run)
+    run.put(1000, durable=True)
+    assert run.shard.log.position()[0] == 2
+    assert active().unzeroed_from > kit.FILE_BYTES, "it was zeroed when it was made"
+    assert kit.seqs(disk, kit.recover(disk)) == list(range(1, run.seq + 1))
+
+
+@pytest.mark.parametrize(("error", "state"), [("ENOSPC", "ok"), ("short", "ok"), ("EIO", "read_only")])
+def test_a_write_with_zeros_behind_it_may_do_without_them(run: kit.Run, error: str, state: str) -> None:
+    """S-79: where there is no space for them; any other failure is one of the write."""
+    run.put()
+    run.disk.fail("pwrite", error)
+    ticket = run.put(durable=True)
+    assert run.state == state
+    if state == "ok":
+        assert ticket.finished
+        run.put(durable=True)
+        after = run.disk.power_loss()
+        assert kit.seqs(after, kit.recover(after)) == [1, 2, 3]
+    else:
+        assert isinstance(ticket.error, CommitFailed)
+
+
 def test_a_run_starts_behind_the_number_of_a_snapshot_row(disk: kit.Disk) -> None:
     """S-21: `file_no` of the group's row counts too, so numbers never come back after a trim."""
     run = kit.Run(disk, first_file=9)
@@ -967,7 +1001,7 @@ def test_a_full_shard_leaves_the_others_alone(disk: kit.Disk) -> None:
 @pytest.mark.parametrize("short", [False, True], ids=["whole", "half"])
 def test_a_failed_write_is_cut_back(run: kit.Run, error: str, state: str, short: bool) -> None:
     """S-79: ftruncate to the length before the batch, then fsync; the batch and everything queued fail."""
-    run.put()
+    run.put(durable=True)
     before = run.disk.file(1)[: run.shard.log.position()[1]]
     if short:
         run.disk.fail("pwrite", "short")

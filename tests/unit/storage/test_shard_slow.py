@@ -186,6 +186,8 @@ def test_the_flag_is_never_set_before_unsynced_bytes(disk: kit.Disk) -> None:
 @pytest.mark.parametrize(("error", "state"), [("ENOSPC", "full"), ("EIO", "read_only")])
 def test_a_failed_write_is_cut_back(slow: kit.Run, error: str, state: str) -> None:
     """S-79: truncated and synced before anything else is written; the batch and everything queued fail."""
+    slow.write(durable=True)
+    slow.settle()
     before = slow.disk.file(1)[: slow.shard.log.position()[1]]
     slow.disk.fail("pwrite", "short")
     slow.disk.fail("pwrite", error, index=2)

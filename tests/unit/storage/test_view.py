@@ -319,6 +319,16 @@ def on_sim(files: storekit.Files) -> SimFs:
     return disk
 
 
+def test_a_cold_segment_is_read_in_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-13: there a read may be a request."""
+    monkeypatch.setattr(views, "BATCH_BYTES", 130)
+    topic = Topic().segment(9, magic=segment.COLD).segment(9)
+    found = StoreView(on_sim(cold_store(topic)), ROOT).topics()[0]
+    batches = [item.seqs.tolist() for item in found.scan() if isinstance(item, Batch)]
+    assert batches[0] == list(range(1, 10))
+    assert len(batches) > 5
+
+
 def test_a_cold_segment_is_read_from_the_folder_of_the_snapshot() -> None:
     """S-346, S-342: the local `.idx` decides, the bytes come from the cold tier; another store's folder is refused."""
     topic = Topic().segment(5, magic=segment.COLD, deleted=[2]).segment(2)

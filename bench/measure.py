@@ -104,6 +104,8 @@ class Group(NamedTuple):
     aims: Sequence[Aim] = ()
     explain: Callable[[Mapping[str, Mapping[str, Any]]], list[str]] = lambda arms: []
     """Sentences for the reader, from the medians of the arms."""
+    steady: str = "wall_us"
+    """Which value of a baseline has to hold still."""
 
 
 class Stopwatch:
@@ -235,7 +237,7 @@ def baselines(group: Group) -> list[str]:
 
 def unsteady_baselines(group: Group, by_arm: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, float]:
     """The denominators that vary too much for their ratios to mean anything [P-4]."""
-    found = {name: variation([row["wall_us"] for row in by_arm[name]]) for name in baselines(group)}
+    found = {name: variation([row[group.steady] for row in by_arm[name]]) for name in baselines(group)}
     return {name: round(value, 3) for name, value in found.items() if value > VARIATION_MAX}
 
 

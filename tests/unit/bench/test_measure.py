@@ -91,6 +91,14 @@ def test_an_unsteady_baseline_is_rejected_and_measured_again(tmp_path: Path) -> 
     assert len(found["attempts"][0]["rounds"]["base"]) == 5
 
 
+@pytest.mark.parametrize(("steady", "tries"), [("wall_us", 4), ("cpu_us", 1)])
+def test_what_has_to_hold_still_is_what_the_ratios_are_of(tmp_path: Path, steady: str, tries: int) -> None:
+    """[P-4] How long it took to fill a server says nothing of its memory."""
+    given = group([1, *[10, 10, 10, 14, 14, 14, 10, 10, 10, 14, 14, 14, 10, 10, 10] * 4], constant(20, 20))
+    found, _ = run(given._replace(steady=steady), tmp_path)
+    assert len(found["attempts"]) == tries
+
+
 def test_a_baseline_that_never_holds_still_gives_no_ratio_and_says_so(tmp_path: Path) -> None:
     shaky = [10, 10, 10, 14, 14, 14, 10, 10, 10, 14, 14, 14, 10, 10, 10]
     found, said = run(group([1, *shaky * 4], constant(20, 20)), tmp_path)

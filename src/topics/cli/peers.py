@@ -24,11 +24,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from topics.cli.load import Target, Unexpected, Wire, apart
+from topics.cli.load import WAIT_S, Target, Unexpected, Wire, apart
 from topics.clock import SystemClock
 
 STREAM: Final = "hot"
-WAIT_S: Final = 60.0
 NAMES: Final = {"redis": "redis-server", "nats": "nats-server"}
 _OWN: Final = b"######"
 _INBOX: Final = b"_INBOX." + _OWN

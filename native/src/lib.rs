@@ -1,5 +1,5 @@
 //! The hot loops of `topics`: bytes in, bytes and a verdict out. No rules; no I/O and no state but for `lines`, the
-//! connections of a server, and `syncer`.
+//! connections of a server, `syncer` and `gate`.
 //!
 //! The specification is the Python of `topics.codec`. Whatever is not plainly right is declined (`None`), and the twin
 //! decides about it: a limit, an error code or its words exist in Python only.
@@ -9,6 +9,8 @@ mod alone;
 pub mod answer;
 pub mod data;
 pub mod frame;
+#[cfg(target_os = "linux")]
+pub mod gate;
 pub mod json;
 #[cfg(target_os = "linux")]
 pub mod lines;

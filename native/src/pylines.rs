@@ -1,11 +1,12 @@
-//! `lines` and `syncer`, as Python sees them: the connections of a server, the writes that were taken from them, and the
-//! thread that makes them durable.
+//! `lines`, `syncer` and `gate`, as Python sees them: the connections of a server, the writes that were taken from them,
+//! the thread that makes them durable, and where threads wait for it.
 //!
 //! Calls of the system that do not wait keep the interpreter: a helper that got it meanwhile would keep the event loop
 //! for as long as it works, which is longer than they take.
 
 use crate::alone::alone;
 use crate::frame::Out;
+use crate::gate::Waited;
 use crate::lines::{Event, Handle, Lines as Table, Pass, Run as Found};
 use crate::python::limits_of;
 use crate::write::{self, Place};
@@ -16,6 +17,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const DATA: u8 = 0;
 const ENDED: u8 = 1;
@@ -382,5 +384,41 @@ impl Syncer {
         let errno = alone(py, || self.syncer.wait());
         self.asked.store(false, Ordering::Release);
         Ok(errno)
+    }
+}
+
+/// Where threads wait while one of them works for all.
+#[pyclass(frozen, module = "topics_kernel")]
+pub struct Gate {
+    gate: crate::gate::Gate,
+}
+
+#[pymethods]
+impl Gate {
+    #[new]
+    fn new() -> Self {
+        Gate { gate: crate::gate::Gate::default() }
+    }
+
+    /// Whether it came through in time; `None` if a signal came first.
+    #[pyo3(signature = (seconds, /))]
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<bool>> {
+        let longest = Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(match alone(py, || self.gate.wait(longest)) {
+            Waited::Through => Some(true),
+            Waited::InVain => Some(false),
+            Waited::Interrupted => None,
+        })
+    }
+
+    /// Let one through; it may be open already.
+    fn let_in(&self) {
+        self.gate.let_in();
+    }
+
+    /// Let everybody through for good; in turn if they will soon wait again.
+    #[pyo3(signature = (turns, /))]
+    fn open(&self, turns: bool) {
+        self.gate.open(turns);
     }
 }

@@ -17,7 +17,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 /// Changes with any signature: `topics.codec.kernel` uses no other one.
-const INTERFACE: u32 = 8;
+const INTERFACE: u32 = 9;
 
 /// About what is done in the time that handing the interpreter over and back takes.
 const ALONE_BYTES: usize = 64 << 10;
@@ -723,6 +723,7 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add_class::<crate::pylines::Lines>()?;
         module.add_class::<crate::pylines::Run>()?;
         module.add_class::<crate::pylines::Syncer>()?;
+        module.add_class::<crate::pylines::Gate>()?;
     }
     module.add_function(wrap_pyfunction!(scan_write, module)?)?;
     module.add_function(wrap_pyfunction!(scan_chunks, module)?)?;

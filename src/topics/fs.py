@@ -117,9 +117,14 @@ def pwrite_all(file: File, data: Bytes, offset: int) -> None:
     while view:
         n = file.pwrite(view, offset)
         if n <= 0:
-            raise OSError(errno.EIO, "write made no progress")
+            raise no_progress()
         view = view[n:]
         offset += n
+
+
+def no_progress() -> OSError:
+    """What a write failed with that wrote nothing and said nothing."""
+    return OSError(errno.EIO, "write made no progress")
 
 
 def pread_all(file: File, n: int, offset: int) -> bytes:

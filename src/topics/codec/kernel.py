@@ -23,7 +23,7 @@ from topics.settings import environment
 Buffer = bytes | bytearray | memoryview
 Name = Literal["pure", "native"]
 
-INTERFACE: Final = 8
+INTERFACE: Final = 9
 """Of the compiled functions; a kernel with another one is none of ours."""
 
 
@@ -133,6 +133,19 @@ class Syncer(Protocol):
     def wait(self) -> int: ...
 
 
+class Gate(Protocol):
+    """Where threads wait while one of them works for all: shut, until it lets one in or is opened for good.
+
+    `wait` says whether the caller came through in time, or None if a signal came first: its handler runs now. With
+    `turns` those who come through an open gate get the interpreter one behind the other, each when the one before it
+    waits again: for those who soon do.
+    """
+
+    def wait(self, seconds: float, /) -> bool | None: ...
+    def let_in(self) -> None: ...
+    def open(self, turns: bool, /) -> None: ...
+
+
 Records = list[tuple[str | None, str | None, bytes]]
 Arrow = tuple[bytes, bytes, bytes]
 """A column: which values there are, their ends, their bytes."""
@@ -143,6 +156,7 @@ class Native(Protocol):
 
     def Lines(self, body_bytes_max: int, /) -> Lines: ...  # noqa: N802 - a class
     def Syncer(self) -> Syncer: ...  # noqa: N802 - a class
+    def Gate(self) -> Gate: ...  # noqa: N802 - a class
     def scan_write(self, body: bytes, limits: tuple[int, ...], /) -> Written | None: ...
     def scan_chunks(self, chunks: list[bytes], limits: tuple[int, ...], /) -> Written | None: ...
     def uploaded(
@@ -222,6 +236,11 @@ def has_lines() -> bool:
 def syncer() -> Syncer | None:
     """What syncs beside the interpreter, if the kernel that is used can."""
     return native.Syncer() if native is not None and hasattr(native, "Syncer") else None
+
+
+def gate() -> Gate | None:
+    """What threads wait at beside the interpreter, if the kernel that is used can."""
+    return native.Gate() if native is not None and hasattr(native, "Gate") else None
 
 
 def name() -> Name:

@@ -191,6 +191,19 @@ def _zeros_taken_for_prepared_space(right: Any) -> Any:
     return wrong
 
 
+def _zeros_over_data(right: Any) -> Any:
+    """From where the last ones ended, not from behind the data."""
+
+    def wrong(self: SegmentedLog, active: core.Segment, file: File, parts: Any, end: int, ahead: bool) -> bool:
+        before = active.unzeroed_from
+        done: bool = right(self, active, file, parts, end, ahead)
+        if done and before:
+            file.pwrite(bytes(end - before), before)
+        return done
+
+    return wrong
+
+
 def _values_lost(right: Any) -> Any:
     return lambda stored, method: b""
 
@@ -344,6 +357,7 @@ _SHARD_MUTANTS = (
     _shard_mutant("no batch says so", frame, "set_synced_prefix", _nothing),
     _shard_mutant("no sync mark follows", Shard, "_mark_synced", _nothing),
     _shard_mutant("nothing is due by the clock", Shard, "_agenda", lambda right: lambda self: iter(())),
+    _shard_mutant("zeros are written over data", SegmentedLog, "_write_with_zeros", _zeros_over_data),
     _shard_mutant("CURRENT is not written", shard, "write_current", _nothing),
     _shard_mutant("rotation goes on without CURRENT", SegmentedLog, "_announce", _announcement_taken_for_made),
     _shard_mutant("rotation does not sync the old file", SegmentedLog, "rotate", _rotation_never_synced),
@@ -394,6 +408,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("cut bytes are not kept", recovery, "_keep_copy", _nothing),
     Mutant("holes are not told", recovery, "summarise", _holes_untold),
     Mutant("a few zeros are taken for prepared space", core, "zero_tail", _zeros_taken_for_prepared_space),
+    Mutant("zeros are written over data", SegmentedLog, "_write_with_zeros", _zeros_over_data),
     Mutant("compressed values come back empty", record, "_decompress", _values_lost),
     Mutant("finalize cuts one byte too many", SegmentedLog, "_finalize", _finalized_short),
     Mutant("deletion takes the cutoff segment too", SegmentedLog, "delete_before", _cutoff_deleted_too, known=(10,)),

@@ -62,6 +62,8 @@ class ShardSetup(NamedTuple):
 
     file_bytes: int = 1500
     init_zero: bool = False
+    zero_ahead: int = 300
+    """Files are small, so these steps are: one file takes several."""
     stepped: bool = False
     """Helpers work, and report, when chance lets them."""
     slow: bool = False
@@ -80,6 +82,7 @@ def setup_for(seed: int) -> ShardSetup:
         slow=rng.random() < 0.4,
         pressure=rng.choice((0.0, 0.0, 0.8)),
         min_free_bytes=rng.choice((0, 0, BOUND)),
+        zero_ahead=rng.choice((150, 300, 1300)),
     )
 
 
@@ -175,6 +178,8 @@ class ShardDriver(DiskDriver):
             init_zero=setup.init_zero,
             min_free_bytes=setup.min_free_bytes,
         )
+        if setup.init_zero:
+            self._shard.log.zero_ahead = setup.zero_ahead
         self._shard.pressure = setup.pressure
         if setup.slow:
             self._shard._pwrite_ewma_ns, self._shard.writes_aside = SLOW_NS, True
@@ -573,14 +578,14 @@ class ShardSubject:
 _SMALL = ShardSetup()
 _ZEROED = ShardSetup(init_zero=True)
 _WORKLOADS: dict[str, tuple[ShardSetup, tuple[str, ...]]] = {
-    "durable": (_SMALL, ("write_durable", "write_chain", "tick_of_both", "wait", "sync_mark", "write")),
+    "durable": (_ZEROED, ("write_durable", "write_chain", "tick_of_both", "wait", "sync_mark", "write")),
     "rotation": (_ZEROED, ("tick_of_many", "write_large", "write_durable", "tick_of_both", "trim", "write_durable")),
     "restart": (_SMALL, ("write_durable", "tick_of_many", "close_reopen", "write", "kill_reopen", "write_durable")),
     "crash": (
         _ZEROED,
         ("write_durable", "tick_of_many", "crash_reopen", "tick_of_both", "write_large", "crash_reopen"),
     ),
-    "full": (_SMALL, ("write", "full_disk", "write_durable", "wait", "failed_write", "write_durable")),
+    "full": (_ZEROED, ("write", "full_disk", "write_durable", "wait", "failed_write", "write_durable")),
     "stepped": (
         ShardSetup(stepped=True),
         ("write_durable", "tick_of_both", "write_large", "tick_behind", "write_durable", "wait", "tick_of_many"),

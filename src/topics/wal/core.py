@@ -35,7 +35,7 @@ from topics.errors import (
     WalReadOnly,
     WriteFailed,
 )
-from topics.fs import Bytes, File, Fs, close_quietly, descriptor_of, pread_exact, pwrite_all
+from topics.fs import Bytes, File, Fs, close_quietly, descriptor_of, no_progress, pread_exact, pwrite_all
 from topics.wal.descriptors import DescriptorCache, Lease
 from topics.wal.events import Observer
 from topics.wal.naming import Naming
@@ -341,7 +341,7 @@ class SegmentedLog:
             for data in parts:
                 n = file.pwrite(data, at)
                 if n <= 0 < len(data):
-                    raise OSError(errno.EIO, "write made no progress")
+                    raise no_progress()
                 if n != len(data):
                     pwrite_all(file, memoryview(data)[n:], at + n)
                 at += len(data)
@@ -368,6 +368,8 @@ class SegmentedLog:
             return False
         try:
             n = file.pwrite(b"".join((parts[0], bytes(stop - end))), offset)
+            if n <= 0:
+                raise no_progress()
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise

@@ -206,17 +206,20 @@ class Wal:
 
     def _write_units(self, units: Sequence[_Unit]) -> None:
         """Write the units in order: with one write all that go into one segment."""
-        together: list[_Unit] = []
-        size = 0
         with self._lock:
+            size = sum(unit.size for unit in units)
+            if self._fits(size):
+                self._write(units, size)
+                return
+            together: list[_Unit] = []
+            size = 0
             for unit in units:
                 if together and not self._fits(size + unit.size):
                     self._write(together, size)
                     together, size = [], 0
                 together.append(unit)
                 size += unit.size
-            if together:
-                self._write(together, size)
+            self._write(together, size)
 
     def _fits(self, size: int) -> bool:
         """Whether one write may take so much; a log that takes no more writes says so to each unit by itself."""

@@ -1,7 +1,8 @@
 """Rounds: how concurrent callers share one write and one sync [W-52].
 
 While a round is served, callers gather for the next. One caller leads a round: it serves everybody's work and opens the
-round's door. The others wait there and let each other through, so that each is woken once and the leader wakes one.
+round's door, where the others wait. With the kernel they wake beside each other and have the interpreter in turn;
+without it they let each other through, so that each is woken once and the leader wakes one.
 
     share → as many here as wanted, and nobody leads? → lead: serve, end
                                                    no → wait at the door → over
@@ -9,7 +10,8 @@ round's door. The others wait there and let each other through, so that each is 
 Waking a thread takes a good part of a fast sync, so it pays to wait for those just answered: they are about to come
 back, and syncing without them would halve every round. A round therefore begins when as many have come as the last one
 served or left waiting, led by the last of them. If they stay away, one caller, the starter, has waited in vain; it
-leads those who are there, and for some rounds nobody is waited for. A lone caller waits for nobody.
+leads those who are there, and for some rounds nobody is waited for: for one, and twice as many each time it was in
+vain again. A lone caller waits for nobody.
 
 A leader may be interrupted anywhere, by a signal for instance. Its round is over all the same; who finds its work not
 done shares it again.
@@ -21,32 +23,56 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from topics.codec import kernel
+
 T = TypeVar("T")
 
 LOOK_AGAIN_S = 1.0
 HAND_OVER_S = 50e-6
 """How long one caller takes to come back, with room to spare; several come back one after the other."""
 WAIT_FOR_NOBODY = 16
-"""So many rounds after one that waited in vain."""
+"""So many rounds at most after one that waited in vain."""
+
+
+class LockGate:
+    """`kernel.Gate` without the kernel: whoever comes through an open gate lets in the next."""
+
+    __slots__ = ("_is_open", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._is_open = False
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the caller came through in time."""
+        through = self._lock.acquire(timeout=seconds)
+        if self._is_open:
+            self.let_in()
+        return through
+
+    def let_in(self) -> None:
+        """Let one caller through; the gate may be open already."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            return
+
+    def open(self, turns: bool) -> None:
+        """Let everybody through, one after the other."""
+        self._is_open = True
+        self.let_in()
 
 
 class Door:
     """Where the callers of one round wait, shut until the round is over."""
 
-    __slots__ = ("lock", "over", "starter")
+    __slots__ = ("gate", "over", "starter")
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.lock.acquire()
+        self.gate: kernel.Gate = kernel.gate() or LockGate()
         self.over = False
         self.starter: int | None = None
-
-    def let_in(self) -> None:
-        """Let one caller through; the door may be open already."""
-        try:
-            self.lock.release()
-        except RuntimeError:
-            return
 
 
 class Rounds(Generic[T]):
@@ -63,6 +89,8 @@ class Rounds(Generic[T]):
         self._wanted = 1
         self._in_vain = False
         self._hurry = 0
+        self._grudge = 1
+        """How many rounds wait for nobody when one has waited in vain."""
 
     def share(self, work: T, serve: Callable[[Sequence[T]], None]) -> None:
         """Return when a round with this work is over. `serve` runs in one of its callers, for the work of all.
@@ -81,7 +109,7 @@ class Rounds(Generic[T]):
             if door is not None and door.starter == me:
                 # Struck while it waited: somebody else has to begin the round.
                 door.starter = None
-                door.let_in()
+                door.gate.let_in()
             raise
         finally:
             if self._leader == me:
@@ -117,9 +145,8 @@ class Rounds(Generic[T]):
     def _wait(self, door: Door, me: int) -> None:
         """Wait at the door; as the starter only as long as those who are wanted may take to come."""
         starter = door.starter == me
-        let_in = door.lock.acquire(timeout=self._wanted * HAND_OVER_S if starter else LOOK_AGAIN_S)
-        if door.over:
-            door.let_in()
+        let_in = door.gate.wait(self._wanted * HAND_OVER_S if starter else LOOK_AGAIN_S)
+        if door.over or let_in is None:
             return
         with self._lock:
             if self._leader is not None or self._door is not door:
@@ -133,13 +160,19 @@ class Rounds(Generic[T]):
     def _end(self) -> None:
         with self._lock:
             waiting, door = self._door, self._led_door
-            self._hurry = WAIT_FOR_NOBODY if self._in_vain else max(0, self._hurry - 1)
+            if self._in_vain:
+                self._hurry = self._grudge
+                self._grudge = min(2 * self._grudge, WAIT_FOR_NOBODY)
+            elif self._hurry:
+                self._hurry -= 1
+            elif len(self._led) > 1:
+                self._grudge = 1
             self._wanted = 1 if self._hurry else len(self._led) + len(self._gathered)
             if door is not None:
                 door.over = True
             self._leader = None
         # The next round first: its sync may begin while those of this one wake up.
         if waiting is not None:
-            waiting.let_in()
+            waiting.gate.let_in()
         if door is not None:
-            door.let_in()
+            door.gate.open(not self._hurry)

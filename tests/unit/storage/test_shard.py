@@ -135,7 +135,9 @@ def test_the_first_file_is_zeroed_ahead_of_durable_writes_and_later_ones_were_be
     assert kit.seqs(disk, kit.recover(disk)) == list(range(1, run.seq + 1))
 
 
-@pytest.mark.parametrize(("error", "state"), [("ENOSPC", "ok"), ("short", "ok"), ("EIO", "read_only")])
+@pytest.mark.parametrize(
+    ("error", "state"), [("ENOSPC", "ok"), ("short", "ok"), ("EIO", "read_only"), ("zero", "read_only")]
+)
 def test_a_write_with_zeros_behind_it_may_do_without_them(run: kit.Run, error: str, state: str) -> None:
     """S-79: where there is no space for them; any other failure is one of the write."""
     run.put()

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
 
 import pytest
 
 from tests.unit.wal import kit
+from topics.codec import kernel
 from topics.errors import RecordTooLarge, WalClosed, WalIo, WriteFailed
 from topics.wal import Position, Record, Wal
 from topics.wal import rounds as rounds_module
 from topics.wal.rounds import Door, Rounds
 
 FOR_EVER_S = 1e6
+needs_native = pytest.mark.skipif(not hasattr(kernel.installed(), "Gate"), reason="the native kernel is not installed")
+
+
+@pytest.fixture(params=["pure", pytest.param("native", marks=needs_native)], autouse=True)
+def kernel_used(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the kernel and without, callers wait at different gates."""
+    monkeypatch.setattr(kernel, "native", None if request.param == "pure" else kernel.installed())
 
 
 class Served:
@@ -173,6 +183,70 @@ def test_what_serving_raises_is_the_leaders_to_hear_and_ends_the_round() -> None
     with pytest.raises(ValueError, match="first"):
         rounds.share("first", fails)
     rounds.share("second", lambda work: None)
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_every_caller_is_served_once_whether_or_not_they_come_back(back: bool) -> None:
+    """W-52: eight threads that share again and again, or that are others each time; none waits for ever."""
+    rounds: Rounds[int] = Rounds()
+    served: list[int] = []
+    works, left = count(), 800
+
+    def caller(times: int) -> None:
+        for _ in range(times):
+            rounds.share(next(works), served.extend)
+
+    if back:
+        kit.finish([kit.spawn(partial(caller, left // 8)) for _ in range(8)])
+    else:
+        for _ in range(left // 8):
+            kit.finish([kit.spawn(partial(caller, 1)) for _ in range(8)])
+    assert sorted(served) == list(range(left))
+
+
+def test_those_who_keep_staying_away_are_waited_for_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-52: one late caller costs one round of nobody, a habit of it many; one round of several makes up for it."""
+    monkeypatch.setattr(rounds_module, "HAND_OVER_S", 0.0)
+    rounds: Rounds[str] = Rounds()
+
+    def alone_for() -> int:
+        """Rounds of one caller until the next one would wait for another again."""
+        rounds._wanted = 2
+        rounds.share("in vain", lambda work: None)
+        alone = 0
+        while rounds._hurry:
+            rounds.share("alone", lambda work: None)
+            alone += 1
+        return alone
+
+    assert [alone_for() for _ in range(6)] == [1, 2, 4, 8, 16, 16]
+    rounds._gathered.append("another")
+    rounds._wanted = 2
+    rounds.share("both", lambda work: None)
+    assert alone_for() == 1
+
+
+def test_a_signal_is_handled_while_its_thread_waits() -> None:
+    """W-52: whoever presses Ctrl-C does not wait for a sync."""
+    gate = kernel.gate() or rounds_module.LockGate()
+    handled = threading.Event()
+    before = signal.signal(signal.SIGUSR1, lambda *_: handled.set())
+    main = threading.main_thread().ident
+    assert main == threading.get_ident()
+
+    def strike() -> None:
+        while not handled.wait(0.01):
+            signal.pthread_kill(main, signal.SIGUSR1)
+        gate.let_in()
+
+    try:
+        striking = kit.spawn(strike)
+        while (through := gate.wait(kit.WAIT_S)) is None:
+            assert handled.is_set()
+        assert through, "the handler did not run"
+        striking.result(kit.WAIT_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def together(wal: Wal, *batches: list[Record]) -> list[list[Position] | Exception]:

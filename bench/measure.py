@@ -5,10 +5,11 @@
     Group    arms that run interleaved (A B C A B C …) and the figures over them
 
 A round is three such passes, of which each arm's middle one counts: a burst of other work on the machine
-seldom strikes two of three. A group of whose denominators one varies by more than 25 % from round to round is
-rejected before any ratio is formed, and measured again up to three times. If they never all hold still, the
-steadiest attempt counts, without the ratios beside those that did not; if none did, there are no ratios.
-Ratios pair the arms of one round, so that what slows a whole round cancels out.
+seldom strikes two of three. Ratios beside a denominator that varies by more than 25 % from round to round are rejected
+before they are formed, and the group is measured again up to three times: once at once and, because what disturbs a
+machine lasts for minutes, otherwise at the end of the run. The steadiest attempt counts, and for a ratio whose
+denominator did not hold still there, the first one in which it did; if it never did, there is none. Ratios pair the
+arms of one round, so that what slows a whole round cancels out.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from typing import Any, Literal, NamedTuple
 
 VARIATION_MAX = 0.25
 RETRIES = 3
+AT_ONCE = 1
+"""So many of them; the others at the end of a run."""
 PASSES = 3
 ROUNDS_MIN = 5
 
@@ -177,28 +180,54 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return dict(zip(("median", "low", "high"), rounded, strict=True))
 
 
-def measure(group: Group, rounds: int, dir: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure until the baselines hold still, then form the ratios; the result as it is stored."""
+Attempt = dict[str, Any]
+"""Its rounds by arm, and what varied."""
+
+
+def measure(
+    group: Group,
+    rounds: int,
+    dir: Path,
+    say: Callable[[str], None],
+    *,
+    before: Sequence[Attempt] = (),
+    retries: int = RETRIES,
+) -> dict[str, Any]:
+    """Measure until every baseline has held still once, then form the ratios; the result as it is stored.
+
+    `before` are attempts that were not enough.
+    """
     _warm_up(group, dir)
-    attempts: list[dict[str, Any]] = []
-    while len(attempts) <= RETRIES:
+    attempts = list(before)
+    for _ in range(1 + retries):
         kept = [_round(group, dir) for _ in range(rounds)]
         by_arm = {arm.name: [one[arm.name] for one in kept] for arm in group.arms}
         unsteady = unsteady_baselines(group, by_arm)
-        attempts.append({"rejected": bool(unsteady), "baseline_variation": unsteady, "rounds": by_arm})
-        if not unsteady:
+        attempts.append({"baseline_variation": unsteady, "rounds": by_arm})
+        if unsteady:
+            told = ", ".join(f"{name} by {value:.0%}" for name, value in unsteady.items())
+            say(f"{group.name}: run {len(attempts)} rejected, its baseline varied ({told})")
+        if not unsettled(group, attempts):
             break
-        told = ", ".join(f"{name} by {value:.0%}" for name, value in unsteady.items())
-        say(f"{group.name}: run {len(attempts)} rejected, its baseline varied ({told})")
     attempts.append(attempts.pop(attempts.index(steadiest(attempts))))
-    concluded = conclude(group, attempts[-1])
-    attempts[-1]["rejected"] = concluded["rejected"]
-    return {"name": group.name, "unit": group.unit, "attempts": attempts, **concluded}
+    return {"name": group.name, "unit": group.unit, "attempts": attempts, **conclude(group, attempts)}
 
 
-def steadiest(attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def steadiest(attempts: Sequence[Attempt]) -> Attempt:
     """The one with the fewest unsteady baselines; the last of several."""
     return min(reversed(attempts), key=lambda attempt: len(attempt["baseline_variation"]))
+
+
+def unsettled(group: Group, attempts: Sequence[Attempt], *, bounded: bool = False) -> set[str]:
+    """The baselines that have held still in no attempt; only those that something with a bound is held against."""
+    names = {figure.against for figure in group.figures if figure.bound is not None or not bounded}
+    return {name for name in names if name is not None and _first_steady(name, attempts) is None}
+
+
+def _first_steady(baseline: str | None, attempts: Sequence[Attempt]) -> int | None:
+    """The attempt that counts beside a baseline: the last, which is the steadiest, or the first it held still in."""
+    order = [len(attempts) - 1, *range(len(attempts) - 1)]
+    return next((n for n in order if baseline not in attempts[n]["baseline_variation"]), None)
 
 
 def once(group: Group, dir: Path) -> dict[str, Any]:
@@ -241,20 +270,20 @@ def unsteady_baselines(group: Group, by_arm: Mapping[str, Sequence[Mapping[str, 
     return {name: round(value, 3) for name, value in found.items() if value > VARIATION_MAX}
 
 
-def conclude(group: Group, attempt: Mapping[str, Any]) -> dict[str, Any]:
-    """Medians of every arm, and ratios, aims and explanations; none beside a baseline that did not hold still."""
-    by_arm = attempt["rounds"]
-    arms = {name: _summary(rows) for name, rows in by_arm.items()}
-    unsteady = set(attempt["baseline_variation"])
+def conclude(group: Group, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """Medians of every arm in the last attempt; ratios beside baselines that held still in one; aims, explanations."""
+    arms = {name: _summary(rows) for name, rows in attempts[-1]["rounds"].items()}
+    unsteady = unsettled(group, attempts)
     if unsteady and unsteady == set(baselines(group)):
         return {"rejected": True, "arms": arms, "figures": [_unmeasured(f) for f in group.figures], "aims": []}
     figures = []
     for figure in group.figures:
-        if figure.against in unsteady:
+        at = _first_steady(figure.against, attempts)
+        if at is None:
             figures.append(_unmeasured(figure))
             continue
-        ratios = spread(figure.ratios(by_arm))
-        figures.append({**_unmeasured(figure), **ratios, "holds": figure.holds(ratios["median"])})
+        ratios = spread(figure.ratios(attempts[at]["rounds"]))
+        figures.append({**_unmeasured(figure), **ratios, "holds": figure.holds(ratios["median"]), "attempt": at})
     aims = []
     for aim in group.aims:
         rate = float(f"{aim.per_unit * 1e6 / arms[aim.arm]['wall_us']['median']:.4g}")

@@ -117,10 +117,10 @@ def _section(result: Result) -> str:
 
 def _card(group: Mapping[str, Any]) -> str:
     parts = [f"<h3>{escape(group['name'])}</h3>"]
-    refused = [attempt for attempt in group["attempts"] if attempt["rejected"]]
+    attempts = group["attempts"]
     if group["rejected"]:
         parts.append(
-            f'<p class="warn">Rejected: in {len(refused)} runs the baseline varied by more than 25 %. '
+            f'<p class="warn">Rejected: in {len(attempts)} runs the baseline varied by more than 25 %. '
             "No ratios were formed; the times below are of the last run.</p>"
         )
     else:
@@ -131,12 +131,15 @@ def _card(group: Mapping[str, Any]) -> str:
                 if one["kind"] == kind and one["against"] is not None and "median" in one
             ]
             if figures:
-                parts.append(_chart(group["name"], kind, figures, group["attempts"][-1]["rounds"]))
+                parts.append(_chart(group["name"], kind, figures, attempts))
         alone = [_alone(figure) for figure in group["figures"] if figure["against"] is None]
         parts += [f'<p class="note">{escape(sentence)}</p>' for sentence in (*alone, *group["explain"])]
         parts += [_aim(aim) for aim in group["aims"]]
-        if refused:
-            parts.append(f'<p class="note">Rejected before this run for an unsteady baseline: {len(refused)}.</p>')
+        if len(attempts) > 1:
+            parts.append(
+                f'<p class="note">Measured {len(attempts)} times, because baselines did not hold still: '
+                "each ratio is of a run in which its own one did, the times below are of the steadiest.</p>"
+            )
     parts.append(_arms(group))
     return f'<section class="card">{"".join(parts)}</section>'
 
@@ -195,7 +198,7 @@ def scale_for(figures: Sequence[Mapping[str, Any]]) -> Scale:
     return Scale(1.06 * max(1.0, *(max(figure["high"], figure["bound"] or 0) for figure in figures)))
 
 
-def _chart(name: str, kind: str, figures: Sequence[Mapping[str, Any]], rounds: Mapping[str, Any]) -> str:
+def _chart(name: str, kind: str, figures: Sequence[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]]) -> str:
     scale = scale_for(figures)
     height = TOP + ROW * len(figures) + BOTTOM
     floor = height - BOTTOM
@@ -209,7 +212,7 @@ def _chart(name: str, kind: str, figures: Sequence[Mapping[str, Any]], rounds: M
         parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{TOP - 6}" y2="{floor}"/>')
         parts.append(f'<text class="tick" x="{x}" y="{floor + 16}" text-anchor="middle">{tick:g}</text>')
     for index, figure in enumerate(figures):
-        parts += _bar(figure, scale, TOP + ROW * index, rounds)
+        parts += _bar(figure, scale, TOP + ROW * index, attempts[figure.get("attempt", -1)]["rounds"])
     one = scale.x(1)
     parts.append(f'<line class="one" x1="{one}" x2="{one}" y1="{TOP - 8}" y2="{floor}"/>')
     parts.append(f'<text class="tick strong" x="{one}" y="{TOP - 12}" text-anchor="middle">baseline</text>')

@@ -1,11 +1,11 @@
 //! Where threads wait while one of them works for all, and how they come back to the interpreter: one behind the other.
 //!
-//! An open gate wakes everybody at once, so that they wake beside each other. Whoever then went for the interpreter would
-//! find it taken and sleep again, and being woken takes longer than what most have to do with it. So they have turns:
-//! who has the turn has the interpreter, or is about to; the next one gets it when the thread before it waits again, at
-//! whichever gate. Until then the others yield the processor to whoever wants it and look again.
+//! Being woken takes longer than what most have to do with the interpreter, so some are woken ahead. Whoever then went for
+//! it would find it taken and sleep again. So they have turns: who has the turn has the interpreter, or is about to; the
+//! next one gets it when the thread before it waits again, at whichever gate. Until then it yields the processor to
+//! whoever wants it and looks again. Whoever gets the turn wakes another, so that there are never more who look.
 //!
-//! A turn is a hint and protects nothing. Who does not come back in time is not waited for, nor anybody else at that gate.
+//! A turn is a hint and protects nothing. Who does not wait again in time is not waited for, nor anybody else at that gate.
 
 use rustix::io::Errno;
 use rustix::thread::futex::{wait, wake, Flags, Timespec};
@@ -18,8 +18,14 @@ const SHUT: u32 = 0;
 const AJAR: u32 = 1;
 const OPEN: u32 = 2;
 
+/// How many are awake and without a turn.
+const AHEAD: u32 = 2;
+const ALL: u32 = i32::MAX as u32;
+
 /// How long a thread may have the interpreter until it waits again; most take a tenth of it.
 const PATIENCE: Duration = Duration::from_micros(100);
+/// And how long a turn is waited for, whoever has it: other gates' threads have turns too.
+const ENOUGH: Duration = Duration::from_millis(1);
 
 /// Whose turn it is; the interpreter is the process's, and so is this.
 static TURN: AtomicUsize = AtomicUsize::new(NOBODY);
@@ -52,10 +58,13 @@ impl Gate {
         let _ = TURN.compare_exchange(me(), NOBODY, Ordering::AcqRel, Ordering::Relaxed);
         let begun = Instant::now();
         loop {
-            let passed = self.state.compare_exchange(AJAR, SHUT, Ordering::AcqRel, Ordering::Acquire);
-            if passed != Err(SHUT) {
-                self.take_turn();
-                return Waited::Through;
+            match self.state.compare_exchange(AJAR, SHUT, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Waited::Through,
+                Err(SHUT) => {}
+                Err(_) => {
+                    self.take_turn();
+                    return Waited::Through;
+                }
             }
             let left = longest.saturating_sub(begun.elapsed());
             if left.is_zero() {
@@ -68,25 +77,41 @@ impl Gate {
         }
     }
 
+    /// Come through the open gate when it is this thread's turn, and have another one come.
     fn take_turn(&self) {
         let me = me();
-        let mut seen = NOBODY;
-        let mut since = Instant::now();
+        let begun = Instant::now();
+        let (mut seen, mut since) = (NOBODY, begun);
         while self.turns.load(Ordering::Acquire) {
             match TURN.compare_exchange(NOBODY, me, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(other) if other != seen => (seen, since) = (other, Instant::now()),
-                Err(_) if since.elapsed() > PATIENCE => self.turns.store(false, Ordering::Release),
-                Err(_) => {}
+                Ok(_) => {
+                    self.wake(1);
+                    return;
+                }
+                Err(other) => {
+                    if other != seen {
+                        (seen, since) = (other, Instant::now());
+                    }
+                    if since.elapsed() > PATIENCE || begun.elapsed() > ENOUGH {
+                        self.turns.store(false, Ordering::Release);
+                        self.wake(ALL);
+                        return;
+                    }
+                }
             }
             sched_yield();
         }
     }
 
+    fn wake(&self, count: u32) {
+        // It fails for no address of ours.
+        let _ = wake(&self.state, Flags::PRIVATE, count);
+    }
+
     /// Let one through; it may be open already.
     pub fn let_in(&self) {
         if self.state.compare_exchange(SHUT, AJAR, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            let _ = wake(&self.state, Flags::PRIVATE, 1);
+            self.wake(1);
         }
     }
 
@@ -97,7 +122,7 @@ impl Gate {
         }
         self.turns.store(turns, Ordering::Release);
         self.state.store(OPEN, Ordering::Release);
-        let _ = wake(&self.state, Flags::PRIVATE, i32::MAX as u32);
+        self.wake(if turns { AHEAD } else { ALL });
     }
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,7 +86,7 @@ def test_an_unsteady_baseline_is_rejected_and_measured_again(tmp_path: Path) -> 
     """[P-4] Before ratios are looked at: the rejected run has none."""
     shaky = [10, 10, 10, 13, 13, 13] * 2 + [10] * 3
     found, said = run(group([1, *shaky, *constant(10)], constant(20, 10)), tmp_path)
-    assert [attempt["rejected"] for attempt in found["attempts"]] == [True, False]
+    assert [attempt["baseline_variation"] for attempt in found["attempts"]] == [{"base": 0.3}, {}]
     assert len(said) == 1
     assert "base by 30%" in said[0]
     assert found["figures"][0]["median"] == 2.0
@@ -107,6 +109,41 @@ def test_a_baseline_that_never_holds_still_gives_no_ratio_and_says_so(tmp_path: 
     assert "median" not in found["figures"][0]
     assert found["figures"][0]["holds"] is None
     assert found["aims"] == []
+
+
+def test_a_ratio_is_of_a_run_in_which_its_own_baseline_held_still(tmp_path: Path) -> None:
+    """[P-4] Each of two baselines varied in one run of two; nothing is measured a third time."""
+    still, shaky = [10] * 15, [10, 10, 10, 14, 14, 14, 10, 10, 10, 14, 14, 14, 10, 10, 10]
+    arms = [
+        arm("base", [1, *still, *shaky]),
+        arm("peer", [1, *shaky, *still]),
+        arm("ours", [1, *[20] * 15, *[30] * 15]),
+    ]
+    figures = [Figure(f"beside {name}", "ours", name, "time", 3.0) for name in ("base", "peer")]
+    found, said = run(Group("g", "record", arms, figures), tmp_path)
+    assert len(found["attempts"]) == len(said) == 2
+    assert [figure["median"] for figure in found["figures"]] == [2.0, 3.0]
+    assert found["explain"] == []
+    shown = found["attempts"][-1]["rounds"]["ours"][0]["wall_us"]
+    assert found["arms"]["ours"]["wall_us"]["median"] == shown
+
+
+def test_what_never_held_still_is_measured_once_more_at_the_end_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """[P-4] If it has a bound; the attempts before it are kept and told."""
+    shaky = [10, 10, 10, 14, 14, 14, 10, 10, 10, 14, 14, 14, 10, 10, 10]
+    fine, late = group(constant(10), constant(20)), group([1, *shaky, 1, *[10] * 15], [1, *[20] * 15, 1, *[20] * 15])
+    free = group([1, *shaky], constant(20), bound=None)
+    monkeypatch.setattr(command, "_module", lambda name: SimpleNamespace(groups=lambda quick: [fine, late, free]))
+    found = [measure.measure(one, 5, tmp_path, print, retries=0) for one in (fine, late, free)]
+    assert [one["rejected"] for one in found] == [False, True, True]
+    result = {"bench": "b", "groups": found}
+    command.run_again(result, argparse.Namespace(quick=True, rounds=5, dir=tmp_path, out=tmp_path))
+    assert [len(one["attempts"]) for one in result["groups"]] == [1, 2, 1]
+    assert result["groups"][1]["figures"][0]["median"] == 2.0
+    assert json.loads((tmp_path / "b.json").read_text()) == result
+    assert "b, once more: g" in capsys.readouterr().out
 
 
 def test_an_arm_that_is_no_denominator_may_vary(tmp_path: Path) -> None:
@@ -149,7 +186,6 @@ def test_one_of_two_baselines_that_never_holds_still_costs_its_own_ratios_only(t
     found, said = run(Group("g", "record", arms, figures), tmp_path)
     assert len(said) == 1 + measure.RETRIES
     assert found["rejected"] is False
-    assert found["attempts"][-1]["rejected"] is False
     steady, shaky = found["figures"]
     assert (steady["median"], steady["holds"]) == (2.0, True)
     assert ("median" in shaky, shaky["holds"]) == (False, None)

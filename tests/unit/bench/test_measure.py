@@ -138,7 +138,7 @@ def test_what_never_held_still_is_measured_once_more_at_the_end_of_a_run(
     monkeypatch.setattr(command, "_module", lambda name: SimpleNamespace(groups=lambda quick: [fine, late, free]))
     found = [measure.measure(one, 5, tmp_path, print, retries=0) for one in (fine, late, free)]
     assert [one["rejected"] for one in found] == [False, True, True]
-    result = {"bench": "b", "groups": found}
+    result: dict[str, Any] = {"bench": "b", "groups": found}
     command.run_again(result, argparse.Namespace(quick=True, rounds=5, dir=tmp_path, out=tmp_path))
     assert [len(one["attempts"]) for one in result["groups"]] == [1, 2, 1]
     assert result["groups"][1]["figures"][0]["median"] == 2.0

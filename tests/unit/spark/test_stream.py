@@ -320,8 +320,10 @@ def test_only_what_no_crash_takes_back_is_read(world: World) -> None:
     world.write("e", 5)
     query = world.query(topics="m")
     if world.origin == "url":
-        assert not query.trigger()
-        assert query.stream.heads()["m"].seq == 0
+        query.trigger()
+        # On a slow machine the server may have synced by the clock meanwhile; usually it has not.
+        durable = world.client.get("/v0/topics/m/segments").json()["durable_seq"]
+        assert len(query.told("seq")) <= durable
         world.client.post("/v0/checkpoint")
     query.drain()
     assert query.told("seq") == [(seq,) for seq in range(1, 6)]

@@ -32,7 +32,7 @@ from topics.wal.timer import SyncTimer
 
 log = logging.getLogger("topics.wal")
 
-ZERO_AHEAD = 256 << 10
+ZERO_AHEAD = 512 << 10
 """Under `always` reserved space is zeroed in steps of so many bytes: syncs that change no metadata are cheaper."""
 
 _OPEN, _CLOSED = b"state=open\n", b"state=closed\n"

@@ -19,7 +19,7 @@ const AJAR: u32 = 1;
 const OPEN: u32 = 2;
 
 /// How many are awake and without a turn.
-const AHEAD: u32 = 4;
+const AHEAD: u32 = 6;
 const ALL: u32 = i32::MAX as u32;
 
 /// How long a thread may have the interpreter until it waits again; most take a tenth of it.

@@ -1,14 +1,14 @@
-//! `lines`, `syncer` and `gate`, as Python sees them: the connections of a server, the writes that were taken from them,
-//! the thread that makes them durable, and where threads wait for it.
+//! `lines`, `syncer` and `rounds`, as Python sees them: the connections of a server, the writes that were taken from them,
+//! the thread that makes them durable, and how threads share that.
 //!
 //! Calls of the system that do not wait keep the interpreter: a helper that got it meanwhile would keep the event loop
 //! for as long as it works, which is longer than they take.
 
 use crate::alone::alone;
 use crate::frame::Out;
-use crate::gate::Waited;
 use crate::lines::{Event, Handle, Lines as Table, Pass, Run as Found};
 use crate::python::limits_of;
+use crate::rounds::{Came, Joined, Round};
 use crate::write::{self, Place};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -387,38 +387,55 @@ impl Syncer {
     }
 }
 
-/// Where threads wait while one of them works for all.
+/// How threads share work: one of them has it done for all.
 #[pyclass(frozen, module = "topics_kernel")]
-pub struct Gate {
-    gate: crate::gate::Gate,
+pub struct Rounds {
+    rounds: crate::rounds::Rounds<Py<PyAny>>,
 }
 
 #[pymethods]
-impl Gate {
+impl Rounds {
     #[new]
-    fn new() -> Self {
-        Gate { gate: crate::gate::Gate::default() }
+    #[pyo3(signature = (hand_over, look_again, /))]
+    fn new(hand_over: f64, look_again: f64) -> PyResult<Self> {
+        Ok(Rounds { rounds: crate::rounds::Rounds::new(seconds(hand_over)?, seconds(look_again)?) })
     }
 
-    /// Whether it came through in time; `None` if a signal came first.
-    #[pyo3(signature = (seconds, /))]
-    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<bool>> {
-        let longest = Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(match alone(py, || self.gate.wait(longest)) {
-            Waited::Through => Some(true),
-            Waited::InVain => Some(false),
-            Waited::Interrupted => None,
-        })
+    /// How many wait for the next round.
+    fn gathered(&self) -> usize {
+        self.rounds.gathered()
     }
 
-    /// Let one through; it may be open already.
-    fn let_in(&self) {
-        self.gate.let_in();
+    /// Return when a round with this work is over; one caller serves the work of all, and hears what `serve` raises.
+    #[pyo3(signature = (work, serve, /))]
+    fn share(&self, py: Python<'_>, work: Py<PyAny>, serve: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut place = match self.rounds.join(work) {
+            Joined::Lead(round) => return self.lead(py, round, serve),
+            Joined::Wait(place) => place,
+        };
+        loop {
+            let waited = alone(py, || self.rounds.wait(&place));
+            match self.rounds.came(&mut place, waited) {
+                Came::Over => return Ok(()),
+                Came::Lead(round) => return self.lead(py, round, serve),
+                Came::Again => {}
+            }
+            if let Err(error) = py.check_signals() {
+                self.rounds.leave(&place);
+                return Err(error);
+            }
+        }
     }
+}
 
-    /// Let everybody through for good; in turn if they will soon wait again.
-    #[pyo3(signature = (turns, /))]
-    fn open(&self, turns: bool) {
-        self.gate.open(turns);
+impl Rounds {
+    fn lead(&self, py: Python<'_>, mut round: Round<Py<PyAny>>, serve: &Bound<'_, PyAny>) -> PyResult<()> {
+        let served = PyList::new(py, std::mem::take(&mut round.work)).and_then(|work| serve.call1((work,)));
+        self.rounds.end(round);
+        served.map(|_| ())
     }
+}
+
+fn seconds(given: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(given).map_err(|error| PyValueError::new_err(error.to_string()))
 }

@@ -17,7 +17,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 /// Changes with any signature: `topics.codec.kernel` uses no other one.
-const INTERFACE: u32 = 9;
+const INTERFACE: u32 = 10;
 
 /// About what is done in the time that handing the interpreter over and back takes.
 const ALONE_BYTES: usize = 64 << 10;
@@ -704,6 +704,19 @@ fn shifted<'py>(py: Python<'py>, parts: &Bound<'py, PyList>) -> PyResult<Bound<'
     Ok(PyBytes::new(py, &made))
 }
 
+/// A record of the log library without a TTL, its value as it is.
+#[pyfunction]
+#[pyo3(signature = (key, value, tombstone, /))]
+fn encode_record<'py>(
+    py: Python<'py>,
+    key: &Bound<'py, PyBytes>,
+    value: &Bound<'py, PyBytes>,
+    tombstone: bool,
+) -> Bound<'py, PyBytes> {
+    let (key, value) = (key.as_bytes(), value.as_bytes());
+    PyBytes::new(py, &work(py, key.len() + value.len(), || record::encode(key, value, tombstone)))
+}
+
 /// How many usual records of the log library lie behind `begin`, and where the first other bytes are.
 #[pyfunction]
 #[pyo3(signature = (buffer, begin, end, /))]
@@ -723,7 +736,7 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add_class::<crate::pylines::Lines>()?;
         module.add_class::<crate::pylines::Run>()?;
         module.add_class::<crate::pylines::Syncer>()?;
-        module.add_class::<crate::pylines::Gate>()?;
+        module.add_class::<crate::pylines::Rounds>()?;
     }
     module.add_function(wrap_pyfunction!(scan_write, module)?)?;
     module.add_function(wrap_pyfunction!(scan_chunks, module)?)?;
@@ -741,6 +754,7 @@ fn topics_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(stamp, module)?)?;
     module.add_function(wrap_pyfunction!(appends, module)?)?;
     module.add_function(wrap_pyfunction!(shifted, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_record, module)?)?;
     module.add_function(wrap_pyfunction!(walk_records, module)?)?;
     module.add_function(wrap_pyfunction!(project, module)?)?;
     module.add_function(wrap_pyfunction!(page, module)?)?;

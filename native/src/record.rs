@@ -1,10 +1,34 @@
-//! Records of the log library (07 §3): going over the usual ones.
+//! Records of the log library (07 §3): making plain ones and going over the usual ones.
 
 use crate::frame::u32_at;
 
 /// Of the smallest record.
 pub const SIZE_MIN: usize = 7;
 const TOMBSTONE: u8 = 1;
+
+/// Lengths of up to ten bytes each, the flags, and the checksum.
+const AROUND: usize = 10 + 10 + 1 + 4;
+
+/// A record without a TTL, its value as it is.
+pub fn encode(key: &[u8], value: &[u8], tombstone: bool) -> Vec<u8> {
+    let mut made = Vec::with_capacity(AROUND + key.len() + value.len());
+    varint(&mut made, key.len());
+    varint(&mut made, value.len());
+    made.push(if tombstone { TOMBSTONE } else { 0 });
+    made.extend_from_slice(key);
+    made.extend_from_slice(value);
+    let sum = crc32c::crc32c(&made);
+    made.extend_from_slice(&sum.to_le_bytes());
+    made
+}
+
+fn varint(made: &mut Vec<u8>, mut n: usize) {
+    while n > 0x7f {
+        made.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    made.push(n as u8);
+}
 
 /// How many usual records follow each other from `begin` on, and where the first other bytes are.
 ///
@@ -44,26 +68,20 @@ fn usual(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
-        let mut raw = vec![key.len() as u8];
-        if value.len() > 0x7f {
-            raw.extend_from_slice(&[value.len() as u8 & 0x7f | 0x80, (value.len() >> 7) as u8]);
-        } else {
-            raw.push(value.len() as u8);
-        }
-        raw.push(0);
-        raw.extend_from_slice(key);
-        raw.extend_from_slice(value);
-        let sum = crc32c::crc32c(&raw);
-        raw.extend_from_slice(&sum.to_le_bytes());
-        raw
+    #[test]
+    fn a_record_is_its_lengths_flags_key_value_and_checksum() {
+        let raw = encode(b"key", &[9; 200], true);
+        assert_eq!(raw[..7], [3, 0xc8, 1, TOMBSTONE, b'k', b'e', b'y']);
+        assert_eq!(raw[7..207], [9; 200]);
+        assert_eq!(raw[207..], crc32c::crc32c(&raw[..207]).to_le_bytes());
+        assert_eq!(encode(b"", &[0; 1 << 14], false)[..5], [0, 0x80, 0x80, 1, 0]);
     }
 
     #[test]
     fn usual_records_are_passed_and_damage_is_not() {
-        let log = [record(b"k", b"v"), record(b"", &[7; 300]), record(b"key", b"")].concat();
+        let log = [encode(b"k", b"v", false), encode(b"", &[7; 300], false), encode(b"key", b"", true)].concat();
         assert_eq!(walk(&log, 0, log.len()), (3, log.len()));
-        let first = record(b"k", b"v").len();
+        let first = encode(b"k", b"v", false).len();
         for end in 0..first {
             assert_eq!(walk(&log, 0, end), (0, 0));
         }

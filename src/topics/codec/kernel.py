@@ -14,7 +14,7 @@ The choice is the process's. It is made at import and by whoever starts an engin
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol, cast
 
 from topics.errors import SettingsError
@@ -23,7 +23,7 @@ from topics.settings import environment
 Buffer = bytes | bytearray | memoryview
 Name = Literal["pure", "native"]
 
-INTERFACE: Final = 9
+INTERFACE: Final = 10
 """Of the compiled functions; a kernel with another one is none of ours."""
 
 
@@ -133,17 +133,14 @@ class Syncer(Protocol):
     def wait(self) -> int: ...
 
 
-class Gate(Protocol):
-    """Where threads wait while one of them works for all: shut, until it lets one in or is opened for good.
+class Rounds(Protocol):
+    """How threads share work, beside the interpreter; `wal.rounds.Rounds` says more.
 
-    `wait` says whether the caller came through in time, or None if a signal came first: its handler runs now. With
-    `turns` those who come through an open gate get the interpreter one behind the other, each when the one before it
-    waits again: for those who soon do.
+    Those who come back from a round have the interpreter one behind the other, each when the one before it waits again.
     """
 
-    def wait(self, seconds: float, /) -> bool | None: ...
-    def let_in(self) -> None: ...
-    def open(self, turns: bool, /) -> None: ...
+    def gathered(self) -> int: ...
+    def share(self, work: Any, serve: Callable[[Sequence[Any]], object], /) -> None: ...
 
 
 Records = list[tuple[str | None, str | None, bytes]]
@@ -156,7 +153,7 @@ class Native(Protocol):
 
     def Lines(self, body_bytes_max: int, /) -> Lines: ...  # noqa: N802 - a class
     def Syncer(self) -> Syncer: ...  # noqa: N802 - a class
-    def Gate(self) -> Gate: ...  # noqa: N802 - a class
+    def Rounds(self, hand_over_s: float, look_again_s: float, /) -> Rounds: ...  # noqa: N802 - a class
     def scan_write(self, body: bytes, limits: tuple[int, ...], /) -> Written | None: ...
     def scan_chunks(self, chunks: list[bytes], limits: tuple[int, ...], /) -> Written | None: ...
     def uploaded(
@@ -185,6 +182,7 @@ class Native(Protocol):
         self, chunk: bytes, begins: bytes, topic_id: int, first_seq: int, ts: int, flags: int, more: bool, /
     ) -> tuple[bytes, bytes, bytes, list[bytes | None], int] | None: ...
     def shifted(self, parts: list[tuple[int, bytes]], /) -> bytes: ...
+    def encode_record(self, key: bytes, value: bytes, tombstone: bool, /) -> bytes: ...
     def walk_records(self, buffer: Buffer, begin: int, end: int, /) -> tuple[int, int]: ...
     def project(
         self, buffer: Buffer, entries: bytes, first_seq: int, mask: int, tags: bool, metas: bool, data: bool, /
@@ -238,9 +236,9 @@ def syncer() -> Syncer | None:
     return native.Syncer() if native is not None and hasattr(native, "Syncer") else None
 
 
-def gate() -> Gate | None:
-    """What threads wait at beside the interpreter, if the kernel that is used can."""
-    return native.Gate() if native is not None and hasattr(native, "Gate") else None
+def rounds(hand_over_s: float, look_again_s: float) -> Rounds | None:
+    """How threads share work beside the interpreter, if the kernel that is used can."""
+    return native.Rounds(hand_over_s, look_again_s) if native is not None and hasattr(native, "Rounds") else None
 
 
 def name() -> Name:

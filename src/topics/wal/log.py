@@ -25,9 +25,9 @@ from topics.wal.events import BUCKETS_MS, Meter, MeterObserver, NoopMeter
 from topics.wal.naming import LibraryNaming
 from topics.wal.policy import WalConfig
 from topics.wal.reader import WalReader
-from topics.wal.record import Record, RecordCodec, encode_all
+from topics.wal.record import Record, RecordCodec, encode
 from topics.wal.recovery import Position, RecoveryInfo, recover
-from topics.wal.rounds import Rounds
+from topics.wal.rounds import Sharing, rounds
 from topics.wal.timer import SyncTimer
 
 log = logging.getLogger("topics.wal")
@@ -94,7 +94,7 @@ class Wal:
             self._commit = segments.sync_to
         elif kind == "batch":
             self._commit = self._commit_in_window
-        self._rounds: Rounds[Sequence[_Unit]] | None = Rounds() if kind == "always" else None
+        self._rounds: Sharing[Sequence[_Unit]] | None = rounds() if kind == "always" else None
         self._window_ns = int(config.fsync_policy.window_ms * 1e6)
         self._synced_at_ns = -(1 << 62)
         self._oldest_ns: int | None = None
@@ -122,14 +122,14 @@ class Wal:
     def append(self, record: Record) -> Position:
         """Append one record; what is promised when this returns is the policy's business [W-52]."""
         self._open_or_raise()
-        unit = self._unit(encode_all((record,)))
+        unit = self._unit([encode(record)])
         self._put((unit,))
         return unit.position()
 
     def append_batch(self, records: Sequence[Record]) -> list[Position]:
         """Append all records back to back with one write and one sync decision; all or nothing [W-51]."""
         self._open_or_raise()
-        encoded = encode_all(records)
+        encoded = [encode(record) for record in records]
         if not encoded:
             return []
         unit = self._unit(encoded)
@@ -146,7 +146,7 @@ class Wal:
         for n, records in enumerate(units):
             outcomes.append([])
             try:
-                encoded = encode_all(records)
+                encoded = [encode(record) for record in records]
                 if encoded:
                     taken[n] = self._unit(encoded)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a batch is its own caller's to hear
@@ -167,12 +167,17 @@ class Wal:
         """Write the units and sync as the policy says; each then has a place, or the error its caller must hear."""
         end: tuple[int, int] | None = None
         count = size = 0
+        rounds = self._rounds
         try:
-            if self._rounds is None:
+            if rounds is None:
                 self._write_units(units)
             else:
-                self._share(units, self._rounds)
+                # Together with those of other callers [W-52].
+                rounds.share(units, self._write_and_sync)
             for unit in units:
+                while rounds is not None and unit.end is None and unit.error is None:
+                    # Whoever did it for all was interrupted before this one.
+                    rounds.share((unit,), self._write_and_sync)
                 if unit.end is not None:
                     end = unit.end
                     count += len(unit.parts)
@@ -190,24 +195,18 @@ class Wal:
         if self._followers:
             self._wake()
 
-    def _share(self, units: Sequence[_Unit], rounds: Rounds[Sequence[_Unit]]) -> None:
-        """Have the units written and synced together with those of other callers [W-52]."""
-        while units:
-            rounds.share(units, self._write_and_sync)
-            # Whoever did it for all may have been interrupted before he came to these.
-            units = [unit for unit in units if unit.end is None and unit.error is None]
-
     def _write_and_sync(self, work: Sequence[Sequence[_Unit]]) -> None:
         units = work[0] if len(work) == 1 else [unit for units in work for unit in units]
         self._write_units(units)
-        ends = [unit.end for unit in units if unit.end is not None]
-        if ends:
-            self._log.sync_to(ends[-1])
+        for unit in reversed(units):
+            if unit.end is not None:
+                self._log.sync_to(unit.end)
+                break
 
     def _write_units(self, units: Sequence[_Unit]) -> None:
         """Write the units in order: with one write all that go into one segment."""
         with self._lock:
-            size = sum(unit.size for unit in units)
+            size = sum([unit.size for unit in units])
             if self._fits(size):
                 self._write(units, size)
                 return
@@ -245,7 +244,7 @@ class Wal:
             unit.start = id, at
             at += unit.size
             unit.end = id, at
-        if self.config.prepare_ahead and not segments.fits(segments.max_segment_size // 2):
+        if self.config.prepare_ahead and at > segments.max_segment_size // 2:
             self._prepare_ahead()
 
     def _write_failed(self, units: Sequence[_Unit], error: WalError) -> None:

@@ -14,7 +14,6 @@ any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from struct import Struct
 from typing import Any, Literal
 
@@ -118,7 +117,7 @@ class Record(msgspec.Struct, frozen=True):
 
     def encode(self) -> bytes:
         """The record's bytes; `CompressionFailed` when its compression cannot be applied."""
-        return encode_all((self,))[0]
+        return encode(self)
 
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> tuple[Record, int]:
@@ -140,28 +139,26 @@ def _check_bytes(key: object, value: object) -> None:
         raise TypeError(f"a record holds bytes, not {type(key).__name__} and {type(value).__name__}")
 
 
-def encode_all(records: Iterable[Record]) -> list[bytes]:
-    """The bytes of each record. The one encoder: `append` and `append_batch` both come through here."""
-    out: list[bytes] = []
-    append, join, small, crc, pack = out.append, b"".join, _SMALL, crc32c, _pack_crc
-    for record in records:
-        key = record.key
-        value = record.value
-        if type(key) is not bytes or type(value) is not bytes:
-            _check_bytes(key, value)
-        flags = 1 if record.tombstone else 0
-        if record.compression != "none":
-            value = _compress(value, record.compression)
-            flags |= _METHODS.index(record.compression) << 2
-        klen = len(key)
-        vlen = len(value)
-        head = (small[klen] if klen < 2048 else _varint(klen)) + (small[vlen] if vlen < 2048 else _varint(vlen))
-        if record.ttl_ms is None:
-            body = join((head, _FLAGS[flags], key, value))
-        else:
-            body = join((head, _FLAGS[flags | TTL], _varint(record.ttl_ms), key, value))
-        append(body + pack(crc(body)))
-    return out
+def encode(record: Record) -> bytes:
+    """The bytes of a record. The one encoder: whatever is appended comes through here."""
+    key = record.key
+    value = record.value
+    flags = 1 if record.tombstone else 0
+    if type(key) is not bytes or type(value) is not bytes:
+        _check_bytes(key, value)
+    elif record.ttl_ms is None and record.compression == "none" and kernel.native is not None:
+        return kernel.native.encode_record(key, value, flags != 0)
+    if record.compression != "none":
+        value = _compress(value, record.compression)
+        flags |= _METHODS.index(record.compression) << 2
+    klen = len(key)
+    vlen = len(value)
+    head = (_SMALL[klen] if klen < 2048 else _varint(klen)) + (_SMALL[vlen] if vlen < 2048 else _varint(vlen))
+    if record.ttl_ms is None:
+        body = b"".join((head, _FLAGS[flags], key, value))
+    else:
+        body = b"".join((head, _FLAGS[flags | TTL], _varint(record.ttl_ms), key, value))
+    return body + _pack_crc(crc32c(body))
 
 
 def parse_head(buffer: Buffer, offset: int, end: int) -> tuple[int, int, int, int, int | None]:

@@ -1,8 +1,9 @@
 """Rounds: how concurrent callers share one write and one sync [W-52].
 
 While a round is served, callers gather for the next. One caller leads a round: it serves everybody's work and opens the
-round's door, where the others wait. With the kernel they wake beside each other and have the interpreter in turn;
-without it they let each other through, so that each is woken once and the leader wakes one.
+round's door, where the others wait. They let each other through, so that each is woken once and the leader wakes one.
+The kernel has the same without the interpreter (native/src/rounds.rs); there they wake beside each other and have the
+interpreter in turn.
 
     share → as many here as wanted, and nobody leads? → lead: serve, end
                                                    no → wait at the door → over
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from topics.codec import kernel
 
@@ -34,8 +35,29 @@ WAIT_FOR_NOBODY = 16
 """So many rounds at most after one that waited in vain."""
 
 
-class LockGate:
-    """`kernel.Gate` without the kernel: whoever comes through an open gate lets in the next."""
+class Sharing(Protocol[T]):
+    """`Rounds`, the kernel's or those of this file."""
+
+    def share(self, work: T, serve: Callable[[Sequence[T]], object], /) -> None:
+        """Return when a round with this work is over. `serve` runs in one of its callers, for the work of all.
+
+        The leader hears what `serve` raises; the others have to look at their work.
+        """
+        ...
+
+    def gathered(self) -> int:
+        """How many wait for the next round."""
+        ...
+
+
+def rounds() -> Sharing[Any]:
+    """The kernel's where it can."""
+    shared = kernel.rounds(HAND_OVER_S, LOOK_AGAIN_S)
+    return Rounds() if shared is None else shared
+
+
+class Gate:
+    """Shut, until it lets one in or is opened for good; whoever comes through an open gate lets in the next."""
 
     __slots__ = ("_is_open", "_lock")
 
@@ -58,7 +80,7 @@ class LockGate:
         except RuntimeError:
             return
 
-    def open(self, turns: bool) -> None:
+    def open(self) -> None:
         """Let everybody through, one after the other."""
         self._is_open = True
         self.let_in()
@@ -70,7 +92,7 @@ class Door:
     __slots__ = ("gate", "over", "starter")
 
     def __init__(self) -> None:
-        self.gate: kernel.Gate = kernel.gate() or LockGate()
+        self.gate = Gate()
         self.over = False
         self.starter: int | None = None
 
@@ -92,11 +114,8 @@ class Rounds(Generic[T]):
         self._grudge = 1
         """How many rounds wait for nobody when one has waited in vain."""
 
-    def share(self, work: T, serve: Callable[[Sequence[T]], None]) -> None:
-        """Return when a round with this work is over. `serve` runs in one of its callers, for the work of all.
-
-        The leader hears what `serve` raises; the others have to look at their work.
-        """
+    def share(self, work: T, serve: Callable[[Sequence[T]], object], /) -> None:
+        """See `Sharing`."""
         me = threading.get_ident()
         door: Door | None = None
         try:
@@ -119,6 +138,10 @@ class Rounds(Generic[T]):
                     # A signal may strike there too.
                     if self._leader == me:
                         self._end()
+
+    def gathered(self) -> int:
+        """How many wait for the next round."""
+        return len(self._gathered)
 
     def _join(self, work: T, me: int) -> Door | None:
         """Add the work to the next round; a door says where to wait for it, none that the caller leads it."""
@@ -146,7 +169,7 @@ class Rounds(Generic[T]):
         """Wait at the door; as the starter only as long as those who are wanted may take to come."""
         starter = door.starter == me
         let_in = door.gate.wait(self._wanted * HAND_OVER_S if starter else LOOK_AGAIN_S)
-        if door.over or let_in is None:
+        if door.over:
             return
         with self._lock:
             if self._leader is not None or self._door is not door:
@@ -175,4 +198,4 @@ class Rounds(Generic[T]):
         if waiting is not None:
             waiting.gate.let_in()
         if door is not None:
-            door.gate.open(not self._hurry)
+            door.gate.open()

@@ -450,7 +450,7 @@ SPECIAL = [
 
 def special(dir: Path) -> Path:
     dir.mkdir()
-    (dir / "000007.wal").write_bytes(b"".join(record_module.encode_all(SPECIAL)))
+    (dir / "000007.wal").write_bytes(b"".join(map(record_module.encode, SPECIAL)))
     return dir
 
 

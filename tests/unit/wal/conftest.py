@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.wal import kit
+from topics.codec import kernel
 
 
 @pytest.fixture
@@ -22,3 +23,12 @@ def kind(request: pytest.FixtureRequest) -> kit.Kind:
     """Each kind of log: naming, codec and habits."""
     found: kit.Kind = request.param
     return found
+
+
+needs_native = pytest.mark.skipif(kernel.installed() is None, reason="the native kernel is not installed")
+
+
+@pytest.fixture(params=["pure", pytest.param("native", marks=needs_native)])
+def kernel_used(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the kernel and without: encoding, walking and sharing are done twice."""
+    monkeypatch.setattr(kernel, "native", None if request.param == "pure" else kernel.installed())

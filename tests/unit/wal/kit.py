@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar, cast
@@ -16,7 +18,7 @@ from topics.wal.core import SegmentedLog, SegmentScan
 from topics.wal.log import open_checked
 from topics.wal.naming import LibraryNaming, Naming, ServerNaming
 from topics.wal.record import RecordCodec
-from topics.wal.rounds import Door, Rounds
+from topics.wal.rounds import Door, Rounds, Sharing
 
 T = TypeVar("T")
 
@@ -311,9 +313,8 @@ def hooked(disk: Disk, hook: Callable[[str, str], None]) -> Fs:
     return cast(Fs, HookFs(disk.fs, hook))
 
 
-def arrivals(rounds: Rounds[Any] | None) -> threading.Semaphore:
+def arrivals(rounds: Rounds[Any]) -> threading.Semaphore:
     """Released by everyone who has joined a round."""
-    assert rounds is not None
     here, join = threading.Semaphore(0), rounds._join
 
     def join_and_tell(work: Any, me: int) -> Door | None:
@@ -323,6 +324,15 @@ def arrivals(rounds: Rounds[Any] | None) -> threading.Semaphore:
 
     rounds._join = join_and_tell  # type: ignore[method-assign]
     return here
+
+
+def wait_gathered(rounds: Sharing[Any] | None, count: int) -> None:
+    """Until so many have joined the next round."""
+    assert rounds is not None
+    end = time.monotonic() + WAIT_S
+    while rounds.gathered() < count:
+        assert time.monotonic() < end, "somebody did not come"
+        os.sched_yield()
 
 
 def wait_for(here: threading.Semaphore, count: int) -> None:

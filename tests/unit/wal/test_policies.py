@@ -315,6 +315,7 @@ def test_the_timer_survives_idle_times_between_bursts(disk: kit.Disk) -> None:
     wal.close()
 
 
+@pytest.mark.usefixtures("kernel_used")
 def test_concurrent_appends_under_always_share_one_write_and_one_sync(disk: kit.Disk) -> None:
     """W-52 always: while one sync runs, all who come wait for the next one together."""
     gate, meter = kit.Gate(), kit.Kept()
@@ -329,12 +330,11 @@ def test_concurrent_appends_under_always_share_one_write_and_one_sync(disk: kit.
             writes.append(path)
 
     wal, _ = kit.open_wal(disk, kit.ALWAYS, meter=meter, fs=kit.hooked(disk, hook), size=1 << 20)
-    here = kit.arrivals(wal._rounds)
     armed[0] = True
     first = kit.spawn(lambda: wal.append(kit.put(0)))
     gate.wait_reached()
     others = [kit.spawn(lambda n=n: wal.append(kit.put(n))) for n in range(1, 9)]
-    kit.wait_for(here, 9)
+    kit.wait_gathered(wal._rounds, 8)
     assert not any(future.done() for future in (first, *others))
     gate.open()
     positions = kit.finish([first, *others])

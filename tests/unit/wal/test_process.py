@@ -91,6 +91,7 @@ def stopped_in_a_sync(disk: kit.Disk, then: Callable[[str], None] = lambda op: N
     return kit.open_wal(disk, kit.ALWAYS, fs=kit.hooked(disk, hook), preallocate=False)[0], gate
 
 
+@pytest.mark.usefixtures("kernel_used")
 @pytest.mark.parametrize("op", ["pwrite", "fdatasync"])
 def test_an_interrupted_leader_leaves_nobody_waiting_and_nothing_written_twice(disk: kit.Disk, op: str) -> None:
     """W-52: a signal may strike whoever writes for all; the others' records become durable all the same, once each."""
@@ -104,9 +105,8 @@ def test_an_interrupted_leader_leaves_nobody_waiting_and_nothing_written_twice(d
     wal, gate = stopped_in_a_sync(disk, interrupt)
     first = kit.spawn(lambda: wal.append(kit.put(0)))
     gate.wait_reached()
-    here = kit.arrivals(wal._rounds)
     others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 5)]
-    kit.wait_for(here, 4)
+    kit.wait_gathered(wal._rounds, 4)
     gate.open()
     first.result(kit.WAIT_S)
     errors = [other.exception(kit.WAIT_S) for other in others]
@@ -119,15 +119,15 @@ def test_an_interrupted_leader_leaves_nobody_waiting_and_nothing_written_twice(d
     wal.close()
 
 
+@pytest.mark.usefixtures("kernel_used")
 def test_a_failed_sync_is_told_to_everyone_who_shared_it(disk: kit.Disk) -> None:
     """W-17: the leader and those who waited with it all get an error; nobody takes a failed sync for a good one."""
     wal, gate = stopped_in_a_sync(disk)
     first = kit.spawn(lambda: wal.append(kit.put(0)))
     gate.wait_reached()
     disk.fail("fdatasync", "EIO", "always")
-    here = kit.arrivals(wal._rounds)
     others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 5)]
-    kit.wait_for(here, 4)
+    kit.wait_gathered(wal._rounds, 4)
     gate.open()
     for call in (first, *others):
         with pytest.raises((WalIo, WalReadOnly)):
@@ -136,15 +136,15 @@ def test_a_failed_sync_is_told_to_everyone_who_shared_it(disk: kit.Disk) -> None
     wal.close()
 
 
+@pytest.mark.usefixtures("kernel_used")
 def test_a_sync_that_fails_for_a_round_behind_a_good_one_takes_no_answer_back(disk: kit.Disk) -> None:
     """W-17: who shared the good sync keeps its record, who shared the bad one gets an error, the log is latched."""
     wal, gate = stopped_in_a_sync(disk)
     first = kit.spawn(lambda: wal.append(kit.put(0)))
     gate.wait_reached()
     disk.fail("fdatasync", "EIO", "once", index=2)
-    here = kit.arrivals(wal._rounds)
     others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 5)]
-    kit.wait_for(here, 4)
+    kit.wait_gathered(wal._rounds, 4)
     gate.open()
     assert first.result(kit.WAIT_S) == Position(0, 0)
     told = [other.exception(kit.WAIT_S) for other in others]
@@ -155,14 +155,14 @@ def test_a_sync_that_fails_for_a_round_behind_a_good_one_takes_no_answer_back(di
     wal.close()
 
 
+@pytest.mark.usefixtures("kernel_used")
 def test_a_log_closed_while_callers_wait_answers_each_of_them(disk: kit.Disk) -> None:
     """W-56: whoever has not been written when the log closes hears of it; nobody waits for ever."""
     wal, gate = stopped_in_a_sync(disk)
     first = kit.spawn(lambda: wal.append(kit.put(0)))
     gate.wait_reached()
-    here = kit.arrivals(wal._rounds)
     others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 5)]
-    kit.wait_for(here, 4)
+    kit.wait_gathered(wal._rounds, 4)
     wal._log._closed = True  # what close sets first, while the sync is still on its way
     gate.open()
     assert first.result(kit.WAIT_S) == Position(0, 0)

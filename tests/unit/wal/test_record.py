@@ -7,6 +7,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.wal.conftest import needs_native
+from topics.codec import kernel
 from topics.errors import (
     CompressionFailed,
     CrcMismatch,
@@ -51,10 +53,36 @@ any_record = st.builds(
 )
 
 
+@pytest.mark.usefixtures("kernel_used")
 @pytest.mark.parametrize(("record", "raw"), VECTORS)
 def test_a_record_encodes_to_its_vector(record: Record, raw: str) -> None:
     """07 §3 vectors."""
     assert record.encode().hex() == raw
+
+
+@needs_native
+@given(any_record)
+def test_the_kernel_makes_the_same_bytes(record: Record) -> None:
+    """07 §3: with the kernel and without a log is the same, byte for byte."""
+    made = []
+    for chosen in (None, kernel.installed()):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "native", chosen)
+            made.append(record.encode())
+    assert made[0] == made[1]
+
+
+@needs_native
+@pytest.mark.parametrize("size", [127, 128, 2047, 2048, 16_383, 16_384, 1 << 16, 3 << 20])
+def test_the_kernel_makes_the_same_lengths(size: int) -> None:
+    """W-30: at every length of a length, and behind the interpreter's back where a record is large."""
+    record = Record.put(b"k" * size, b"v" * size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "native", None)
+        plain = record.encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "native", kernel.installed())
+        assert record.encode() == plain
 
 
 @pytest.mark.parametrize(("record", "raw"), VECTORS)

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 
 import pytest
 
 from tests.unit.wal import kit
-from topics.codec import kernel
 from topics.errors import RecordTooLarge, WalClosed, WalIo, WriteFailed
 from topics.wal import Position, Record, Wal
 from topics.wal import rounds as rounds_module
-from topics.wal.rounds import Door, Rounds
+from topics.wal.rounds import Door, Rounds, Sharing
+from topics.wal.rounds import rounds as shared_rounds
 
 FOR_EVER_S = 1e6
-needs_native = pytest.mark.skipif(not hasattr(kernel.installed(), "Gate"), reason="the native kernel is not installed")
-
-
-@pytest.fixture(params=["pure", pytest.param("native", marks=needs_native)], autouse=True)
-def kernel_used(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the kernel and without, callers wait at different gates."""
-    monkeypatch.setattr(kernel, "native", None if request.param == "pure" else kernel.installed())
+either = pytest.mark.usefixtures("kernel_used")
 
 
 class Served:
@@ -173,9 +168,10 @@ def test_a_leader_interrupted_while_it_ends_its_round_leaves_nobody_waiting(
     assert served == [["second"]]
 
 
+@either
 def test_what_serving_raises_is_the_leaders_to_hear_and_ends_the_round() -> None:
     """W-52: a meter that raises, for instance; the next caller is served."""
-    rounds: Rounds[str] = Rounds()
+    rounds: Sharing[str] = shared_rounds()
 
     def fails(work: Sequence[str]) -> None:
         raise ValueError(work[0])
@@ -185,10 +181,11 @@ def test_what_serving_raises_is_the_leaders_to_hear_and_ends_the_round() -> None
     rounds.share("second", lambda work: None)
 
 
+@either
 @pytest.mark.parametrize("back", [True, False])
 def test_every_caller_is_served_once_whether_or_not_they_come_back(back: bool) -> None:
     """W-52: eight threads that share again and again, or that are others each time; none waits for ever."""
-    rounds: Rounds[int] = Rounds()
+    rounds: Sharing[int] = shared_rounds()
     served: list[int] = []
     works, left = count(), 800
 
@@ -226,27 +223,66 @@ def test_those_who_keep_staying_away_are_waited_for_less_and_less(monkeypatch: p
     assert alone_for() == 1
 
 
-def test_a_signal_is_handled_while_its_thread_waits() -> None:
-    """W-52: whoever presses Ctrl-C does not wait for a sync."""
-    gate = kernel.gate() or rounds_module.LockGate()
-    handled = threading.Event()
-    before = signal.signal(signal.SIGUSR1, lambda *_: handled.set())
+@contextmanager
+def struck_until(gone: threading.Event, handler: Callable[[], None]) -> Iterator[None]:
+    """The main thread is struck by signals until it has had enough; `handler` runs there."""
     main = threading.main_thread().ident
     assert main == threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, lambda *_: handler())
 
     def strike() -> None:
-        while not handled.wait(0.01):
+        while not gone.wait(0.01):
             signal.pthread_kill(main, signal.SIGUSR1)
-        gate.let_in()
 
+    striking = kit.spawn(strike)
     try:
-        striking = kit.spawn(strike)
-        while (through := gate.wait(kit.WAIT_S)) is None:
-            assert handled.is_set()
-        assert through, "the handler did not run"
-        striking.result(kit.WAIT_S)
+        yield
     finally:
+        gone.set()
+        striking.result(kit.WAIT_S)
         signal.signal(signal.SIGUSR1, before)
+
+
+@either
+def test_a_signal_is_handled_while_its_thread_waits() -> None:
+    """W-52: its handler does not wait for a sync; the thread then waits on, and its work is served once."""
+    rounds: Sharing[str] = shared_rounds()
+    served, handled = Served(), threading.Event()
+
+    def handler() -> None:
+        handled.set()
+        served.gate.open()
+
+    leader = kit.spawn(lambda: rounds.share("first", served))
+    served.gate.wait_reached()
+    with struck_until(handled, handler):
+        rounds.share("main", served)
+    leader.result(kit.WAIT_S)
+    assert handled.is_set()
+    assert served.rounds == [["first"], ["main"]]
+
+
+@either
+def test_a_thread_that_a_signal_takes_away_holds_up_nobody() -> None:
+    """W-52: whoever presses Ctrl-C does not wait for a sync; what it brought is served with the next caller's."""
+    rounds: Sharing[str] = shared_rounds()
+    served, handled = Served(), threading.Event()
+
+    def handler() -> None:
+        if not handled.is_set():
+            handled.set()
+            raise KeyboardInterrupt
+
+    leader = kit.spawn(lambda: rounds.share("first", served))
+    served.gate.wait_reached()
+    with struck_until(handled, handler), pytest.raises(KeyboardInterrupt):
+        rounds.share("struck", served)
+    other = kit.spawn(lambda: rounds.share("other", served))
+    kit.wait_gathered(rounds, 2)
+    served.gate.open()
+    leader.result(kit.WAIT_S)
+    other.result(kit.WAIT_S)
+    assert served.rounds == [["first"], ["struck", "other"]]
 
 
 def together(wal: Wal, *batches: list[Record]) -> list[list[Position] | Exception]:
@@ -254,6 +290,7 @@ def together(wal: Wal, *batches: list[Record]) -> list[list[Position] | Exceptio
     return wal.append_units(batches)
 
 
+@either
 def test_a_round_is_one_write_in_the_order_of_its_callers(disk: kit.Disk) -> None:
     """W-51, W-81: positions follow the order, batches stay together."""
     wal, _ = kit.open_wal(disk, kit.ALWAYS, size=1 << 20, preallocate=False)
@@ -267,6 +304,7 @@ def test_a_round_is_one_write_in_the_order_of_its_callers(disk: kit.Disk) -> Non
     wal.close()
 
 
+@either
 def test_a_round_that_does_not_fit_goes_on_in_the_next_segment_and_splits_nobody(disk: kit.Disk) -> None:
     """W-13: the segment is left when the next unit does not fit, not when the round does not."""
     size = len(kit.put(0, 200).encode())
@@ -283,6 +321,7 @@ def test_a_round_that_does_not_fit_goes_on_in_the_next_segment_and_splits_nobody
     wal.close()
 
 
+@either
 def test_nobody_fails_for_the_size_of_anothers_records() -> None:
     """07 §1.4 row 2: on a disk that is nearly full only the caller whose records find no room gets WriteFailed."""
     disk = kit.Disk(capacity=64 << 10)
@@ -297,6 +336,7 @@ def test_nobody_fails_for_the_size_of_anothers_records() -> None:
     wal.close()
 
 
+@either
 def test_one_bad_batch_of_a_round_is_its_own_callers_to_hear(disk: kit.Disk) -> None:
     """W-51: the others are written."""
     wal, _ = kit.open_wal(disk, kit.ALWAYS)
@@ -306,6 +346,7 @@ def test_one_bad_batch_of_a_round_is_its_own_callers_to_hear(disk: kit.Disk) -> 
     wal.close()
 
 
+@either
 def test_a_failed_write_of_a_round_that_latches_is_told_to_each_and_leaves_nothing(disk: kit.Disk) -> None:
     """07 §1.4 row 2, W-70: cut back, latched, every caller gets an error of its own."""
     wal, _ = kit.open_wal(disk, kit.ALWAYS, preallocate=False)
@@ -321,6 +362,7 @@ def test_a_failed_write_of_a_round_that_latches_is_told_to_each_and_leaves_nothi
     wal.close()
 
 
+@either
 def test_who_was_covered_by_a_rotation_keeps_his_record_when_the_sync_of_the_round_fails(disk: kit.Disk) -> None:
     """W-16, W-17: a failed sync fails those it should have covered, and readers see exactly those answered well."""
     size = len(kit.put(0, 200).encode())
@@ -334,6 +376,7 @@ def test_who_was_covered_by_a_rotation_keeps_his_record_when_the_sync_of_the_rou
     wal.close()
 
 
+@either
 def test_a_closed_log_answers_each_of_a_round_with_an_error_of_its_own(disk: kit.Disk) -> None:
     """W-56."""
     wal, _ = kit.open_wal(disk, kit.ALWAYS)

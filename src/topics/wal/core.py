@@ -166,6 +166,8 @@ class SegmentedLog:
         self.init_zero = init_zero
         self.zero_ahead = zero_ahead
         """How many bytes of reserved space to write with zeros in one go, unless all of it was; 0 for none."""
+        self._zeros = bytearray()
+        """Where data and the zeros behind it are put together; between two writes it is all zeros."""
         self.announce = announce
         """Told the id of a segment before it becomes active; an `OSError` keeps it from doing so."""
         self.descriptors = DescriptorCache(lambda id: fs.open(self.path(id), "r"), fd_cache_size)
@@ -366,8 +368,14 @@ class SegmentedLog:
         stop = min(end + self.zero_ahead, self.max_segment_size)
         if not ahead or len(parts) > 1 or end - offset >= self.zero_ahead or stop <= end:
             return False
+        if not self._zeros:
+            # Kept: the pages of a new one would take longer than the write.
+            self._zeros = bytearray(2 * self.zero_ahead)
+        data, zeros = end - offset, self._zeros
+        zeros[:data] = parts[0]
         try:
-            n = file.pwrite(b"".join((parts[0], bytes(stop - end))), offset)
+            with memoryview(zeros) as view:
+                n = file.pwrite(view[: stop - offset], offset)
             if n <= 0:
                 raise no_progress()
         except OSError as error:
@@ -375,6 +383,8 @@ class SegmentedLog:
                 raise
             log.warning("segment %d of %s is not zeroed ahead: %s", active.id, self.dir, error)
             n = 0
+        finally:
+            zeros[:data] = bytes(data)
         active.unzeroed_from = stop if n == stop - offset else _NEVER
         return n >= end - offset
 

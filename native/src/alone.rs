@@ -1,16 +1,18 @@
-//! Working without the interpreter, and coming back to it.
+//! Working without the interpreter, and coming back to it; calling what may do so.
 //!
 //! Before 3.14 the interpreter ends a thread that comes back while the process exits: `pthread_exit` unwinds its stack,
 //! and Rust aborts the process over that. Daemon threads come back at any time, so here such a thread stops for good
 //! instead, which is what 3.14 does to it.
 
-use pyo3::ffi::{PyEval_SaveThread, PyThreadState};
-use pyo3::Python;
+use pyo3::ffi::{PyEval_SaveThread, PyObject, PyThreadState};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 extern "C-unwind" {
     /// As in `pyo3::ffi`, where it is said never to unwind.
     fn PyEval_RestoreThread(state: *mut PyThreadState);
+    fn PyObject_CallObject(callable: *mut PyObject, arguments: *mut PyObject) -> *mut PyObject;
 }
 
 /// Dropped by nothing but an unwinding stack.
@@ -34,4 +36,13 @@ pub fn alone<T: Send>(_py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
     unsafe { PyEval_RestoreThread(state) };
     std::mem::forget(halt);
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Call Python that may wait for something, and so comes back to the interpreter too.
+pub fn call<'py>(callable: &Bound<'py, PyAny>, arguments: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+    let halt = Halt;
+    // SAFETY: both are alive, and this thread has the interpreter. It gives a reference of ours, or null and an error.
+    let made = unsafe { PyObject_CallObject(callable.as_ptr(), arguments.as_ptr()) };
+    std::mem::forget(halt);
+    unsafe { Bound::from_owned_ptr_or_err(callable.py(), made) }
 }

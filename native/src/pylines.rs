@@ -4,7 +4,7 @@
 //! Calls of the system that do not wait keep the interpreter: a helper that got it meanwhile would keep the event loop
 //! for as long as it works, which is longer than they take.
 
-use crate::alone::alone;
+use crate::alone::{alone, call};
 use crate::frame::Out;
 use crate::lines::{Event, Handle, Lines as Table, Pass, Run as Found};
 use crate::python::limits_of;
@@ -430,9 +430,24 @@ impl Rounds {
 
 impl Rounds {
     fn lead(&self, py: Python<'_>, mut round: Round<Py<PyAny>>, serve: &Bound<'_, PyAny>) -> PyResult<()> {
-        let served = PyList::new(py, std::mem::take(&mut round.work)).and_then(|work| serve.call1((work,)));
-        self.rounds.end(round);
-        served.map(|_| ())
+        let work = std::mem::take(&mut round.work);
+        let _led = Led { rounds: &self.rounds, round: Some(round) };
+        let work = PyList::new(py, work)?;
+        call(serve, &PyTuple::new(py, [work])?).map(|_| ())
+    }
+}
+
+/// Ends its round, whatever happens.
+struct Led<'a> {
+    rounds: &'a crate::rounds::Rounds<Py<PyAny>>,
+    round: Option<Round<Py<PyAny>>>,
+}
+
+impl Drop for Led<'_> {
+    fn drop(&mut self) {
+        if let Some(round) = self.round.take() {
+            self.rounds.end(round);
+        }
     }
 }
 

@@ -712,9 +712,13 @@ fn encode_record<'py>(
     key: &Bound<'py, PyBytes>,
     value: &Bound<'py, PyBytes>,
     tombstone: bool,
-) -> Bound<'py, PyBytes> {
+) -> PyResult<Bound<'py, PyBytes>> {
     let (key, value) = (key.as_bytes(), value.as_bytes());
-    PyBytes::new(py, &work(py, key.len() + value.len(), || record::encode(key, value, tombstone)))
+    let size = record::size(key, value);
+    PyBytes::new_with(py, size, |made| {
+        work(py, size, || record::encode(made, key, value, tombstone));
+        Ok(())
+    })
 }
 
 /// How many usual records of the log library lie behind `begin`, and where the first other bytes are.

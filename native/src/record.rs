@@ -6,28 +6,36 @@ use crate::frame::u32_at;
 pub const SIZE_MIN: usize = 7;
 const TOMBSTONE: u8 = 1;
 
-/// Lengths of up to ten bytes each, the flags, and the checksum.
-const AROUND: usize = 10 + 10 + 1 + 4;
-
-/// A record without a TTL, its value as it is.
-pub fn encode(key: &[u8], value: &[u8], tombstone: bool) -> Vec<u8> {
-    let mut made = Vec::with_capacity(AROUND + key.len() + value.len());
-    varint(&mut made, key.len());
-    varint(&mut made, value.len());
-    made.push(if tombstone { TOMBSTONE } else { 0 });
-    made.extend_from_slice(key);
-    made.extend_from_slice(value);
-    let sum = crc32c::crc32c(&made);
-    made.extend_from_slice(&sum.to_le_bytes());
-    made
+/// How long a record without a TTL is, its value as it is.
+pub fn size(key: &[u8], value: &[u8]) -> usize {
+    varint_size(key.len()) + varint_size(value.len()) + 1 + key.len() + value.len() + 4
 }
 
-fn varint(made: &mut Vec<u8>, mut n: usize) {
+/// Write it into a place of its size.
+pub fn encode(made: &mut [u8], key: &[u8], value: &[u8], tombstone: bool) {
+    let at = varint(made, 0, key.len());
+    let at = varint(made, at, value.len());
+    made[at] = if tombstone { TOMBSTONE } else { 0 };
+    let middle = at + 1 + key.len();
+    let end = middle + value.len();
+    made[at + 1..middle].copy_from_slice(key);
+    made[middle..end].copy_from_slice(value);
+    let sum = crc32c::crc32c(&made[..end]);
+    made[end..].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn varint_size(n: usize) -> usize {
+    (usize::BITS - (n | 1).leading_zeros()).div_ceil(7) as usize
+}
+
+fn varint(made: &mut [u8], mut at: usize, mut n: usize) -> usize {
     while n > 0x7f {
-        made.push(n as u8 | 0x80);
+        made[at] = n as u8 | 0x80;
         n >>= 7;
+        at += 1;
     }
-    made.push(n as u8);
+    made[at] = n as u8;
+    at + 1
 }
 
 /// How many usual records follow each other from `begin` on, and where the first other bytes are.
@@ -68,20 +76,26 @@ fn usual(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
+    fn made(key: &[u8], value: &[u8], tombstone: bool) -> Vec<u8> {
+        let mut made = vec![0; size(key, value)];
+        encode(&mut made, key, value, tombstone);
+        made
+    }
+
     #[test]
     fn a_record_is_its_lengths_flags_key_value_and_checksum() {
-        let raw = encode(b"key", &[9; 200], true);
+        let raw = made(b"key", &[9; 200], true);
         assert_eq!(raw[..7], [3, 0xc8, 1, TOMBSTONE, b'k', b'e', b'y']);
         assert_eq!(raw[7..207], [9; 200]);
         assert_eq!(raw[207..], crc32c::crc32c(&raw[..207]).to_le_bytes());
-        assert_eq!(encode(b"", &[0; 1 << 14], false)[..5], [0, 0x80, 0x80, 1, 0]);
+        assert_eq!(made(b"", &[0; 1 << 14], false)[..5], [0, 0x80, 0x80, 1, 0]);
     }
 
     #[test]
     fn usual_records_are_passed_and_damage_is_not() {
-        let log = [encode(b"k", b"v", false), encode(b"", &[7; 300], false), encode(b"key", b"", true)].concat();
+        let log = [made(b"k", b"v", false), made(b"", &[7; 300], false), made(b"key", b"", true)].concat();
         assert_eq!(walk(&log, 0, log.len()), (3, log.len()));
-        let first = encode(b"k", b"v", false).len();
+        let first = made(b"k", b"v", false).len();
         for end in 0..first {
             assert_eq!(walk(&log, 0, end), (0, 0));
         }

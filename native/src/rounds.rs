@@ -113,6 +113,8 @@ impl<T> Rounds<T> {
         let mut state = self.state();
         let here = state.door.as_ref().is_some_and(|door| Arc::ptr_eq(door, &place.door));
         if state.led || !here {
+            // Its round was begun by another, who opens the door.
+            place.starter = false;
             return Came::Again;
         }
         let enough = state.gathered.len() >= state.wanted;
@@ -270,6 +272,20 @@ mod tests {
         rounds.leave(&struck);
         waits_on(&rounds, &mut other);
         assert_eq!(led(&rounds, &mut other, Waited::InVain).work, ["struck", "other"]);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_starter_whose_round_another_began_sleeps_until_it_is_over() {
+        let rounds = rounds(Duration::ZERO, LONG, 2);
+        let mut starter = waits(rounds.join("starter"));
+        let round = leads(rounds.join("last"));
+        let waited = rounds.wait(&starter);
+        assert_eq!(waited, Waited::InVain);
+        assert!(matches!(rounds.came(&mut starter, waited), Came::Again));
+        assert!(!starter.starter);
+        rounds.end(round);
+        assert_eq!(rounds.wait(&starter), Waited::Through);
     }
 
     #[test]

@@ -71,7 +71,7 @@ _UNUSED = frozenset((State.CREATING, State.PREALLOCATING, State.READY))
 class Segment:
     """One file of the log. `logical` bytes are data, the file may be longer while ready or active [W-11]."""
 
-    __slots__ = ("file", "id", "logical", "preamble", "state", "unzeroed_from")
+    __slots__ = ("file", "id", "logical", "preamble", "state", "torn", "unzeroed_from")
 
     def __init__(self, id: int, state: State = State.CREATING, logical: int = 0, file: File | None = None) -> None:
         self.id = id
@@ -81,6 +81,8 @@ class Segment:
         self.preamble = b""
         self.unzeroed_from = _NEVER
         """From here on, prepared space has yet to be written with zeros."""
+        self.torn = False
+        """Whether a write was begun behind the logical end and not ended."""
 
     def to(self, state: State) -> None:
         """Take the next step of the life cycle; any other is a bug [W-10]."""
@@ -167,7 +169,7 @@ class SegmentedLog:
         self.zero_ahead = zero_ahead
         """How many bytes of reserved space to write with zeros in one go, unless all of it was; 0 for none."""
         self._zeros = bytearray()
-        """Where data and the zeros behind it are put together; between two writes it is all zeros."""
+        """Where data and the zeros behind it are put together; zeros only, or empty."""
         self.announce = announce
         """Told the id of a segment before it becomes active; an `OSError` keeps it from doing so."""
         self.descriptors = DescriptorCache(lambda id: fs.open(self.path(id), "r"), fd_cache_size)
@@ -336,7 +338,10 @@ class SegmentedLog:
         end = offset + (len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
         file = active.file
         assert file is not None
+        if active.torn and take_back:
+            self._mend(active)
         try:
+            active.torn = True
             at = offset
             if end > active.unzeroed_from and self._write_with_zeros(active, file, parts, end, ahead):
                 parts = ()
@@ -351,7 +356,9 @@ class SegmentedLog:
             if not take_back:
                 raise
             self.take_back(error)
+        # Plain stores, which no signal comes between.
         active.logical = end
+        active.torn = False
         self.fs.point("wal.after_write")
         if not offset:
             self._archive()
@@ -368,10 +375,9 @@ class SegmentedLog:
         stop = min(end + self.zero_ahead, self.max_segment_size)
         if not ahead or len(parts) > 1 or end - offset >= self.zero_ahead or stop <= end:
             return False
-        if not self._zeros:
-            # Kept: the pages of a new one would take longer than the write.
-            self._zeros = bytearray(2 * self.zero_ahead)
-        data, zeros = end - offset, self._zeros
+        # Kept, for the pages of a new one would take longer than the write; but not if it is interrupted here.
+        data, zeros = end - offset, self._zeros or bytearray(2 * self.zero_ahead)
+        self._zeros = bytearray()
         zeros[:data] = parts[0]
         try:
             with memoryview(zeros) as view:
@@ -383,8 +389,8 @@ class SegmentedLog:
                 raise
             log.warning("segment %d of %s is not zeroed ahead: %s", active.id, self.dir, error)
             n = 0
-        finally:
-            zeros[:data] = bytes(data)
+        zeros[:data] = bytes(data)
+        self._zeros = zeros
         active.unzeroed_from = stop if n == stop - offset else _NEVER
         return n >= end - offset
 
@@ -392,19 +398,31 @@ class SegmentedLog:
         """Cut the remains of a failed write, which could be read as records, and raise `WriteFailed` (07 §1.4)."""
         active = self._active
         assert active is not None
-        file = active.file
-        assert file is not None
         with self._sync_lock:
-            active.unzeroed_from = _NEVER
             try:
-                file.truncate(active.logical)
-                file.fsync()
+                self._cut(active)
             except OSError as second:
                 self._latch(f"cutting back a failed write: {second}")
             else:
                 if error.errno not in NO_SPACE:
                     self._latch(f"write: {error}")
         raise WriteFailed(f"segment {active.id}: {error}", full=self._failed is None) from error
+
+    def _mend(self, active: Segment) -> None:
+        """Cut the remains of a write whose thread was interrupted, by a signal for instance."""
+        with self._sync_lock:
+            try:
+                self._cut(active)
+            except OSError as error:
+                self._latch(f"cutting back an interrupted write: {error}")
+                raise WriteFailed(f"segment {active.id}: {error}", full=False) from error
+
+    def _cut(self, active: Segment) -> None:
+        assert active.file is not None
+        active.unzeroed_from = _NEVER
+        active.file.truncate(active.logical)
+        active.file.fsync()
+        active.torn = False
 
     def sync(self) -> None:
         """Make everything written so far durable."""
@@ -447,6 +465,9 @@ class SegmentedLog:
             active.file.fdatasync()
         except OSError as error:
             failed = error
+            # Latched before anything is called: a signal would strike there, and a later sync proves nothing [W-17].
+            if self._failed is None:
+                self._failed = f"sync of segment {active.id}: {error}"
         self._sync_ended(sync, failed)
 
     def _sync_ended(self, sync: SyncUnderWay, error: OSError | None) -> None:
@@ -552,6 +573,8 @@ class SegmentedLog:
         `defer` runs the finalizing elsewhere; without it that happens inline.
         """
         old = self._writable()
+        if old.torn:
+            self._mend(old)
         self.prepare_next(size)
         with self._sync_lock:
             self.check()  # a sync that was waited for may have failed: another one would prove nothing [W-17]
@@ -751,4 +774,4 @@ class SegmentedLog:
         """Refuse writes from now on: a later sync that succeeds proves nothing about pages that failed [W-17]."""
         if self._failed is None:
             self._failed = reason
-            self.observer.latched()
+        self.observer.latched()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from topics import paths
 from topics.clock import Clock, SystemClock
@@ -67,6 +68,14 @@ class _Unit:
         return positions
 
 
+class _Writing(NamedTuple):
+    """A write that was begun: it is in the log if the log does not end any more where it did."""
+
+    units: Sequence[_Unit]
+    size: int
+    before: tuple[int, int]
+
+
 class Wal:
     """A log of key-value records in one directory. Thread-safe."""
 
@@ -95,6 +104,7 @@ class Wal:
         elif kind == "batch":
             self._commit = self._commit_in_window
         self._rounds: Sharing[Sequence[_Unit]] | None = rounds() if kind == "always" else None
+        self._writing: _Writing | None = None
         self._window_ns = int(config.fsync_policy.window_ms * 1e6)
         self._synced_at_ns = -(1 << 62)
         self._oldest_ns: int | None = None
@@ -174,10 +184,12 @@ class Wal:
             else:
                 # Together with those of other callers [W-52].
                 rounds.share(units, self._write_and_sync)
+                last = units[-1]
+                while last.end is None and last.error is None:
+                    # Whoever did it for all was interrupted before he came to it.
+                    left = [unit for unit in units if unit.end is None and unit.error is None]
+                    rounds.share(left, self._write_and_sync)
             for unit in units:
-                while rounds is not None and unit.end is None and unit.error is None:
-                    # Whoever did it for all was interrupted before this one.
-                    rounds.share((unit,), self._write_and_sync)
                 if unit.end is not None:
                     end = unit.end
                     count += len(unit.parts)
@@ -206,6 +218,10 @@ class Wal:
     def _write_units(self, units: Sequence[_Unit]) -> None:
         """Write the units in order: with one write all that go into one segment."""
         with self._lock:
+            if self._writing is not None:
+                units = self._settle(self._writing, units)
+                if not units:
+                    return
             size = sum([unit.size for unit in units])
             if self._fits(size):
                 self._write(units, size)
@@ -234,6 +250,7 @@ class Wal:
             if not segments.fits(size):
                 self._finish_preparing()
                 segments.rotate()
+            self._writing = _Writing(units, size, segments.position())
             id, at = segments.write(
                 units[0].parts if len(units) == 1 else [part for unit in units for part in unit.parts]
             )
@@ -244,8 +261,21 @@ class Wal:
             unit.start = id, at
             at += unit.size
             unit.end = id, at
+        self._writing = None
         if self.config.prepare_ahead and at > segments.max_segment_size // 2:
             self._prepare_ahead()
+
+    def _settle(self, writing: _Writing, units: Sequence[_Unit]) -> Sequence[_Unit]:
+        """Say where units are whose writer was interrupted before it could; those of `units` that are nowhere."""
+        id, end = self._log.position()
+        if (id, end) != writing.before:
+            at = end - writing.size
+            for unit in writing.units:
+                unit.start = id, at
+                at += unit.size
+                unit.end = id, at
+        self._writing = None
+        return [unit for unit in units if unit.end is None]
 
     def _write_failed(self, units: Sequence[_Unit], error: WalError) -> None:
         """What failed for all may work for some: nobody's append fails for the size of another's."""

@@ -173,6 +173,9 @@ class Rounds(Generic[T]):
             return
         with self._lock:
             if self._leader is not None or self._door is not door:
+                if starter:
+                    # Its round was begun by another, who opens the door.
+                    door.starter = None
                 return
             enough = len(self._gathered) >= self._wanted
             if enough or not let_in:

@@ -231,7 +231,7 @@ class Kept:
 
 
 class HookFs:
-    """A disk that calls `hook(op, path)` ahead of each operation on an open file, outside every lock."""
+    """A disk that calls `hook(op, path)` ahead of each operation on an open file and behind it, outside every lock."""
 
     def __init__(self, inner: Fs, hook: Callable[[str, str], None]) -> None:
         self.inner = inner
@@ -261,7 +261,9 @@ class HookFile:
 
         def hooked(*args: Any) -> Any:
             self._fs.hook(name, self._path)
-            return operation(*args)
+            result = operation(*args)
+            self._fs.hook(f"after {name}", self._path)
+            return result
 
         return hooked
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.unit.wal import kit
+from tests.unit.wal.conftest import needs_native
 from topics.errors import WalClosed, WalIo, WalReadOnly
 from topics.fs import File, Mode, OsFs
 from topics.testing import SimFs
 from topics.wal import FsyncPolicy, NoopMeter, Position, Record, Wal, WalConfig
 from topics.wal.aio import Wal as AioWal
+from topics.wal.core import SyncUnderWay
 from topics.wal.events import Counter
 
 
@@ -75,14 +80,45 @@ def test_a_forked_child_can_neither_use_nor_harm_the_log(tmp_path: Path) -> None
     wal.close()
 
 
+AT_WORK = """
+import sys, threading
+from topics.wal import FsyncPolicy, Record, Wal, WalConfig
+
+wal, _ = Wal.open(WalConfig(dir=sys.argv[1], fsync_policy=FsyncPolicy.always()))
+begun = threading.Barrier(5)
+
+
+def work():
+    wal.append(Record.put(b"key", b"value"))
+    begun.wait()
+    while True:
+        wal.append(Record.put(b"key", b"value"))
+
+
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize("kernel", ["pure", pytest.param("native", marks=needs_native)])
+def test_a_process_ends_as_it_should_while_threads_share_syncs(tmp_path: Path, kernel: str) -> None:
+    """13 §6: nobody waits for daemon threads; one that leads a round is in the middle of a sync."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_WORK, str(tmp_path / "log")],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "TOPICS_KERNEL": kernel},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def stopped_in_a_sync(disk: kit.Disk, then: Callable[[str], None] = lambda op: None) -> tuple[Wal, kit.Gate]:
-    """A log whose first sync stops at the gate; `then` sees the writes and syncs behind it."""
+    """A log whose first sync stops at the gate; `then` sees the writes, syncs and points behind it."""
     gate = kit.Gate()
     passed: list[str] = []
 
     def hook(op: str, path: str) -> None:
         if passed:
-            then(op)
+            then(path if op == "point" else op)
         elif op == "fdatasync":
             passed.append(op)
             gate.stop()
@@ -92,7 +128,7 @@ def stopped_in_a_sync(disk: kit.Disk, then: Callable[[str], None] = lambda op: N
 
 
 @pytest.mark.usefixtures("kernel_used")
-@pytest.mark.parametrize("op", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("op", ["pwrite", "after pwrite", "wal.after_write", "fdatasync"])
 def test_an_interrupted_leader_leaves_nobody_waiting_and_nothing_written_twice(disk: kit.Disk, op: str) -> None:
     """W-52: a signal may strike whoever writes for all; the others' records become durable all the same, once each."""
     struck: list[str] = []
@@ -112,10 +148,62 @@ def test_an_interrupted_leader_leaves_nobody_waiting_and_nothing_written_twice(d
     errors = [other.exception(kit.WAIT_S) for other in others]
     assert [type(error) for error in errors if error is not None] == [KeyboardInterrupt]
     answered = [n for n, error in enumerate(errors, 1) if error is None]
-    written = {"pwrite": [0, *answered], "fdatasync": [0, 1, 2, 3, 4]}[op]
+    written = [0, *answered] if op.endswith("pwrite") else [0, 1, 2, 3, 4]
     assert sorted(kit.numbers(wal)) == written
     assert wal._log.synced() == wal._log.position()
     assert len({others[n - 1].result() for n in answered}) == 3
+    for later in (disk.killed(), disk.power_loss()):
+        assert sorted(kit.numbers(kit.open_wal(later)[0])) == written
+    wal.close()
+
+
+@pytest.mark.usefixtures("kernel_used")
+def test_a_failed_sync_counts_even_if_a_signal_strikes_who_made_it(
+    disk: kit.Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W-17: a second sync would succeed and prove nothing; the others are told, whoever heard of the first."""
+    wal, gate = stopped_in_a_sync(disk)
+    first = kit.spawn(lambda: wal.append(kit.put(0)))
+    gate.wait_reached()
+    disk.fail("fdatasync", "EIO", "once", index=2)
+    ended = wal._log._sync_ended
+
+    def struck(sync: SyncUnderWay, error: OSError | None) -> None:
+        if error is not None:
+            raise KeyboardInterrupt
+        ended(sync, error)
+
+    monkeypatch.setattr(wal._log, "_sync_ended", struck)
+    others = [kit.spawn(partial(wal.append, kit.put(n))) for n in range(1, 5)]
+    kit.wait_gathered(wal._rounds, 4)
+    gate.open()
+    assert first.result(kit.WAIT_S) == Position(0, 0)
+    told = [other.exception(kit.WAIT_S) for other in others]
+    assert sorted(type(error).__name__ for error in told) == ["KeyboardInterrupt", *["WalReadOnly"] * 3]
+    assert kit.numbers(wal) == [0]
+    wal.close()
+
+
+def test_batches_whose_round_was_lost_are_written_together_and_told_together(disk: kit.Disk) -> None:
+    """W-51, W-17: the one who led it wrote nothing; the sync they then share fails for each of them."""
+
+    class LostOnce:
+        lost = False
+
+        def share(self, work: Any, serve: Callable[[Sequence[Any]], object], /) -> None:
+            if self.lost:
+                serve([work])
+            self.lost = True
+
+        def gathered(self) -> int:
+            return 0
+
+    wal, _ = kit.open_wal(disk, kit.ALWAYS)
+    wal._rounds = LostOnce()
+    disk.fail("fdatasync", "EIO")
+    answers = wal.append_units([[kit.put(0)], [kit.put(1)]])
+    assert [type(answer) for answer in answers] == [WalIo, WalIo]
+    assert kit.numbers(wal) == []
     wal.close()
 
 

@@ -201,6 +201,19 @@ def test_every_caller_is_served_once_whether_or_not_they_come_back(back: bool) -
     assert sorted(served) == list(range(left))
 
 
+def test_a_starter_whose_round_another_began_sleeps_until_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-52: a sync may take long, and looking for it would take the interpreter each time."""
+    monkeypatch.setattr(rounds_module, "HAND_OVER_S", 0.0)
+    rounds: Rounds[str] = Rounds()
+    rounds._wanted = 2
+    door = rounds._join("starter", 1)
+    assert door is not None
+    assert door.starter == 1
+    assert rounds._join("last", 2) is None
+    rounds._wait(door, 1)
+    assert door.starter is None
+
+
 def test_those_who_keep_staying_away_are_waited_for_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """W-52: one late caller costs one round of nobody, a habit of it many; one round of several makes up for it."""
     monkeypatch.setattr(rounds_module, "HAND_OVER_S", 0.0)
@@ -224,13 +237,14 @@ def test_those_who_keep_staying_away_are_waited_for_less_and_less(monkeypatch: p
 
 
 @contextmanager
-def struck_until(gone: threading.Event, handler: Callable[[], None]) -> Iterator[None]:
-    """The main thread is struck by signals until it has had enough; `handler` runs there."""
+def struck_until(gone: threading.Event, rounds: Sharing[str], handler: Callable[[], None]) -> Iterator[None]:
+    """Once the main thread waits for a round it is struck by signals until it has had enough; `handler` runs there."""
     main = threading.main_thread().ident
     assert main == threading.get_ident()
     before = signal.signal(signal.SIGUSR1, lambda *_: handler())
 
     def strike() -> None:
+        kit.wait_gathered(rounds, 1)
         while not gone.wait(0.01):
             signal.pthread_kill(main, signal.SIGUSR1)
 
@@ -255,7 +269,7 @@ def test_a_signal_is_handled_while_its_thread_waits() -> None:
 
     leader = kit.spawn(lambda: rounds.share("first", served))
     served.gate.wait_reached()
-    with struck_until(handled, handler):
+    with struck_until(handled, rounds, handler):
         rounds.share("main", served)
     leader.result(kit.WAIT_S)
     assert handled.is_set()
@@ -275,7 +289,7 @@ def test_a_thread_that_a_signal_takes_away_holds_up_nobody() -> None:
 
     leader = kit.spawn(lambda: rounds.share("first", served))
     served.gate.wait_reached()
-    with struck_until(handled, handler), pytest.raises(KeyboardInterrupt):
+    with struck_until(handled, rounds, handler), pytest.raises(KeyboardInterrupt):
         rounds.share("struck", served)
     other = kit.spawn(lambda: rounds.share("other", served))
     kit.wait_gathered(rounds, 2)

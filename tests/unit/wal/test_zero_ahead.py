@@ -75,6 +75,41 @@ def test_zeros_stay_within_the_segment_and_leave_the_data_alone(disk: kit.Disk, 
     log.close()
 
 
+def test_what_was_written_before_is_never_taken_for_zeros(disk: kit.Disk, kind: kit.Kind) -> None:
+    """W-33: behind a short write that is put together where a long one was, zeros are zeros."""
+    log = start(disk, kind)
+    log.write([b"\xaa" * 400])
+    assert log._active is not None
+    zeroed = log._active.unzeroed_from
+    while log._active.unzeroed_from == zeroed < SIZE:
+        log.write([b"\xbb" * 40])
+    id, end = log.position()
+    assert not disk.files()[kind.file(id)][end:].strip(b"\0")
+    log.close()
+
+
+def test_a_write_that_was_interrupted_leaves_nothing_to_be_taken_for_zeros(disk: kit.Disk, kind: kit.Kind) -> None:
+    """W-33: a signal strikes behind the write of data and zeros; what it wrote is cut, and used for nothing again."""
+    struck: list[str] = []
+
+    def hook(op: str, path: str) -> None:
+        if op == "after pwrite" and not struck:
+            struck.append(path)
+            raise KeyboardInterrupt
+
+    log = start(disk, kind, fs=kit.hooked(disk, hook))
+    with pytest.raises(KeyboardInterrupt):
+        log.write([b"\xaa" * 400])
+    log.write([b"\xbb" * 40])
+    log.rotate()
+    log.write([b"\xcc" * 40])
+    files = disk.files()
+    for id in (log.position()[0] - 1, log.position()[0]):
+        assert b"\xaa" not in files[kind.file(id)]
+    assert not files[kind.file(id)][log.position()[1] :].strip(b"\0")
+    log.close()
+
+
 def test_a_write_larger_than_the_zeros_would_be_gets_none(disk: kit.Disk, kind: kit.Kind) -> None:
     """W-12: the next one of its size would only write over them."""
     log = start(disk, kind)

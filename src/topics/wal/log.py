@@ -324,13 +324,16 @@ class Wal:
         self._log.sync_to(self._log.position())
         self._synced_at_ns = self._clock.monotonic_ns()
 
-    def tick(self) -> None:
-        """Sync under `batch` what has waited for a window; the timer's work, for injected clocks [W-82]."""
+    def tick(self, *, early: float = 1.0) -> None:
+        """Sync under `batch` what has waited for a window, or for a part of it: the timer's work [W-82].
+
+        With an injected clock there is no timer, and the caller does it.
+        """
         self._open_or_raise()
         oldest = self._oldest_ns
         if oldest is None:
             return
-        if self._clock.monotonic_ns() - oldest >= self._window_ns:
+        if self._clock.monotonic_ns() - oldest >= early * self._window_ns:
             self._sync_window()
         elif self._timer is not None:
             self._timer.arm()

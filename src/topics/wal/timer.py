@@ -1,5 +1,7 @@
 """The thread behind `batch(window)`: syncs what no further call would [W-52, W-82].
 
+And what one would, a little before it: a call that finds the window passed has to wait for the disk.
+
 It holds the log weakly, so a log that nobody keeps is collected and closed like any other object.
 """
 
@@ -15,10 +17,14 @@ from topics.errors import WalClosed, WalError
 log = logging.getLogger("topics.wal")
 
 
+EARLY = 0.8
+"""Of a window, after which the oldest record that waits is synced."""
+
+
 class Ticking(Protocol):
     """What the timer asks of its log."""
 
-    def tick(self) -> None: ...
+    def tick(self, *, early: float) -> None: ...
 
 
 class SyncTimer:
@@ -26,7 +32,7 @@ class SyncTimer:
 
     def __init__(self, owner: Ticking, window_ms: float) -> None:
         self._owner = weakref.ref(owner)
-        self._window_s = window_ms / 1000
+        self._wait_s = EARLY * window_ms / 1000
         self._armed = threading.Event()
         self._stopped = threading.Event()
         self._starting = threading.Lock()
@@ -61,13 +67,13 @@ class SyncTimer:
         while True:
             self._armed.wait()
             self._armed.clear()
-            if self._stopped.wait(self._window_s):
+            if self._stopped.wait(self._wait_s):
                 return
             owner = self._owner()
             if owner is None:
                 return
             try:
-                owner.tick()
+                owner.tick(early=EARLY)
             except WalClosed:
                 return
             except WalError as error:

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.wal import kit
 from topics.errors import WalIo, WalReadOnly
 from topics.wal import FsyncPolicy, Position, Record
-from topics.wal.timer import SyncTimer
+from topics.wal.timer import EARLY, SyncTimer
 
 BATCH = FsyncPolicy.batch(10)
 
@@ -105,6 +105,24 @@ def test_the_timer_syncs_one_window_after_the_oldest_unsynced_record_and_not_bef
     mark = disk.sim.disk_calls
     disk.clock.advance(1000)
     wal.tick()
+    assert synced(disk, mark) == 0
+    wal.close()
+
+
+def test_the_timer_syncs_before_a_call_would_have_to(disk: kit.Disk) -> None:
+    """W-52 batch(w): at most w after the oldest unsynced record; the next call finds no window passed."""
+    wal, _ = kit.open_wal(disk, BATCH)
+    wal.append(kit.put(0))
+    wal.append(kit.put(1))
+    disk.clock.advance(7)
+    wal.tick(early=EARLY)
+    assert durable(disk) == 1
+    disk.clock.advance(1)
+    wal.tick(early=EARLY)
+    assert durable(disk) == 2
+    mark = disk.sim.disk_calls
+    disk.clock.advance(9)
+    wal.append(kit.put(2))
     assert synced(disk, mark) == 0
     wal.close()
 
@@ -251,7 +269,7 @@ class Threads:
 class Ticked:
     """A log that has nothing to sync."""
 
-    def tick(self) -> None:
+    def tick(self, *, early: float) -> None:
         pass
 
 

@@ -29,7 +29,7 @@ from topics.wal.reader import WalReader
 from topics.wal.record import Record, RecordCodec, encode
 from topics.wal.recovery import Position, RecoveryInfo, recover
 from topics.wal.rounds import Sharing, rounds
-from topics.wal.timer import SyncTimer
+from topics.wal.timer import EARLY, SyncTimer
 
 log = logging.getLogger("topics.wal")
 
@@ -108,7 +108,7 @@ class Wal:
         self._window_ns = int(config.fsync_policy.window_ms * 1e6)
         self._synced_at_ns = -(1 << 62)
         self._oldest_ns: int | None = None
-        self._timer = SyncTimer(self, config.fsync_policy.window_ms) if timed and kind == "batch" else None
+        self._timer = SyncTimer(self._tick_early, config.fsync_policy.window_ms) if timed and kind == "batch" else None
         self._timed = timed
         self._preparing: threading.Thread | None = None
 
@@ -324,16 +324,20 @@ class Wal:
         self._log.sync_to(self._log.position())
         self._synced_at_ns = self._clock.monotonic_ns()
 
-    def tick(self, *, early: float = 1.0) -> None:
-        """Sync under `batch` what has waited for a window, or for a part of it: the timer's work [W-82].
+    def tick(self) -> None:
+        """Sync under `batch` what has waited for a window; the timer's work, for injected clocks [W-82]."""
+        self._sync_waiting(self._window_ns)
 
-        With an injected clock there is no timer, and the caller does it.
-        """
+    def _tick_early(self) -> None:
+        """What the timer calls: before the window has passed, so that no call has to sync."""
+        self._sync_waiting(int(EARLY * self._window_ns))
+
+    def _sync_waiting(self, longest_ns: int) -> None:
         self._open_or_raise()
         oldest = self._oldest_ns
         if oldest is None:
             return
-        if self._clock.monotonic_ns() - oldest >= early * self._window_ns:
+        if self._clock.monotonic_ns() - oldest >= longest_ns:
             self._sync_window()
         elif self._timer is not None:
             self._timer.arm()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from typing import Protocol
+from collections.abc import Callable
 
 from topics.errors import WalClosed, WalError
 
@@ -21,17 +21,11 @@ EARLY = 0.8
 """Of a window, after which the oldest record that waits is synced."""
 
 
-class Ticking(Protocol):
-    """What the timer asks of its log."""
-
-    def tick(self, *, early: float) -> None: ...
-
-
 class SyncTimer:
     """One daemon thread per log, started at the first append and stopped at close."""
 
-    def __init__(self, owner: Ticking, window_ms: float) -> None:
-        self._owner = weakref.ref(owner)
+    def __init__(self, tick: Callable[[], None], window_ms: float) -> None:
+        self._tick = weakref.WeakMethod(tick)
         self._wait_s = EARLY * window_ms / 1000
         self._armed = threading.Event()
         self._stopped = threading.Event()
@@ -50,7 +44,7 @@ class SyncTimer:
                 self._thread = thread
 
     def arm(self) -> None:
-        """Something unsynced is waiting: look at it one window from now."""
+        """Something unsynced is waiting: look at it before its window has passed."""
         self.start()
         self._armed.set()
 
@@ -69,11 +63,11 @@ class SyncTimer:
             self._armed.clear()
             if self._stopped.wait(self._wait_s):
                 return
-            owner = self._owner()
-            if owner is None:
+            tick = self._tick()
+            if tick is None:
                 return
             try:
-                owner.tick(early=EARLY)
+                tick()
             except WalClosed:
                 return
             except WalError as error:
@@ -81,4 +75,4 @@ class SyncTimer:
                 return
             except Exception:  # a meter that raises must not end the syncing
                 log.exception("the background sync met an error that is not the log's")
-            del owner
+            del tick

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.wal import kit
 from topics.errors import WalIo, WalReadOnly
 from topics.wal import FsyncPolicy, Position, Record
-from topics.wal.timer import EARLY, SyncTimer
+from topics.wal.timer import SyncTimer
 
 BATCH = FsyncPolicy.batch(10)
 
@@ -115,10 +115,10 @@ def test_the_timer_syncs_before_a_call_would_have_to(disk: kit.Disk) -> None:
     wal.append(kit.put(0))
     wal.append(kit.put(1))
     disk.clock.advance(7)
-    wal.tick(early=EARLY)
+    wal._tick_early()
     assert durable(disk) == 1
     disk.clock.advance(1)
-    wal.tick(early=EARLY)
+    wal._tick_early()
     assert durable(disk) == 2
     mark = disk.sim.disk_calls
     disk.clock.advance(9)
@@ -269,7 +269,7 @@ class Threads:
 class Ticked:
     """A log that has nothing to sync."""
 
-    def tick(self, *, early: float) -> None:
+    def tick(self) -> None:
         pass
 
 
@@ -277,7 +277,7 @@ def test_a_timer_that_is_stopped_while_it_is_being_started_has_ended(monkeypatch
     """W-82, W-56: the first append of one thread, the close of another."""
     threads, owner = Threads("started"), Ticked()
     monkeypatch.setattr("topics.wal.timer.threading", threads)
-    timer = SyncTimer(owner, 1000)
+    timer = SyncTimer(owner.tick, 1000)
     starting = kit.spawn(timer.start)
     threads.gate.wait_reached()
     stopping = kit.spawn(timer.stop)
@@ -294,7 +294,7 @@ def test_a_timer_that_two_threads_start_has_one_thread(monkeypatch: pytest.Monke
     """W-82: one thread per log."""
     threads, owner = Threads("made"), Ticked()
     monkeypatch.setattr("topics.wal.timer.threading", threads)
-    timer = SyncTimer(owner, 1000)
+    timer = SyncTimer(owner.tick, 1000)
     first = kit.spawn(timer.start)
     threads.gate.wait_reached()
     second = kit.spawn(timer.start)

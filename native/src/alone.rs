@@ -4,14 +4,18 @@
 //! and Rust aborts the process over that. Daemon threads come back at any time, so here such a thread stops for good
 //! instead, which is what 3.14 does to it.
 
-use pyo3::ffi::{PyEval_SaveThread, PyObject, PyThreadState};
+#[cfg(target_os = "linux")]
+use pyo3::ffi::PyObject;
+use pyo3::ffi::{PyEval_SaveThread, PyThreadState};
 use pyo3::prelude::*;
+#[cfg(target_os = "linux")]
 use pyo3::types::PyTuple;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 extern "C-unwind" {
     /// As in `pyo3::ffi`, where it is said never to unwind.
     fn PyEval_RestoreThread(state: *mut PyThreadState);
+    #[cfg(target_os = "linux")]
     fn PyObject_CallObject(callable: *mut PyObject, arguments: *mut PyObject) -> *mut PyObject;
 }
 
@@ -39,6 +43,7 @@ pub fn alone<T: Send>(_py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Call Python that may wait for something, and so comes back to the interpreter too.
+#[cfg(target_os = "linux")]
 pub fn call<'py>(callable: &Bound<'py, PyAny>, arguments: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
     let halt = Halt;
     // SAFETY: both are alive, and this thread has the interpreter. It gives a reference of ours, or null and an error.

@@ -8,7 +8,7 @@ use crate::gate::{Gate, Waited};
 use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// So many rounds at most after one that waited in vain.
 const WAIT_FOR_NOBODY: u32 = 16;
@@ -25,6 +25,8 @@ pub struct Place {
     door: Arc<Door>,
     /// Whether it begins the round if those who are wanted stay away.
     starter: bool,
+    /// When it began to wait, however often a signal has interrupted that.
+    since: Instant,
 }
 
 pub enum Joined<T> {
@@ -88,7 +90,8 @@ impl<T> Rounds<T> {
             return Joined::Lead(state.lead(false));
         }
         let starter = state.door.is_none() && !state.led;
-        Joined::Wait(Place { door: state.door.get_or_insert_with(Arc::default).clone(), starter })
+        let door = state.door.get_or_insert_with(Arc::default).clone();
+        Joined::Wait(Place { door, starter, since: Instant::now() })
     }
 
     /// Wait at the door; as the starter only as long as those who are wanted may take to come.
@@ -99,7 +102,7 @@ impl<T> Rounds<T> {
         } else {
             self.look_again
         };
-        place.door.gate.wait(longest)
+        place.door.gate.wait(longest.saturating_sub(place.since.elapsed()))
     }
 
     /// What to do after having waited.
@@ -110,6 +113,7 @@ impl<T> Rounds<T> {
         if waited == Waited::Interrupted {
             return Came::Again;
         }
+        place.since = Instant::now();
         let mut state = self.state();
         let here = state.door.as_ref().is_some_and(|door| Arc::ptr_eq(door, &place.door));
         if state.led || !here {
@@ -272,6 +276,19 @@ mod tests {
         rounds.leave(&struck);
         waits_on(&rounds, &mut other);
         assert_eq!(led(&rounds, &mut other, Waited::InVain).work, ["struck", "other"]);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn however_often_a_caller_is_interrupted_it_waits_no_longer() {
+        let rounds = rounds(Duration::from_millis(1), LONG, 2);
+        let mut struck = waits(rounds.join("struck"));
+        let begun = struck.since;
+        while begun.elapsed() < Duration::from_millis(2) {
+            assert!(matches!(rounds.came(&mut struck, Waited::Interrupted), Came::Again));
+        }
+        assert_eq!(struck.since, begun);
+        assert_eq!(led(&rounds, &mut struck, Waited::InVain).work, ["struck"]);
     }
 
     #[test]

@@ -82,6 +82,16 @@ def _not_cut_back(right: Any) -> Any:
     return wrong
 
 
+def _failed_sync_forgotten(right: Any) -> Any:
+    def wrong(self: SegmentedLog, sync: core.SyncUnderWay, error: OSError | None) -> None:
+        try:
+            right(self, sync, error)
+        finally:
+            self._failed = None
+
+    return wrong
+
+
 def _short_write_taken_for_whole(right: Any) -> Any:
     return lambda file, data, offset: file.pwrite(data, offset)
 
@@ -383,7 +393,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a short write is taken for a whole one", core, "pwrite_all", _short_write_taken_for_whole, known=("faults",)
     ),
-    Mutant("a failed sync does not latch the log", SegmentedLog, "_latch", _nothing),
+    Mutant("a failed sync does not latch the log", SegmentedLog, "_sync_ended", _failed_sync_forgotten),
     Mutant("recovery does not check checksums", record, "walk", _checksum_ignored),
     Mutant("recovery does not cut the torn tail", SegmentedLog, "recover", _tail_not_cut),
     Mutant(

@@ -183,6 +183,10 @@ class SegmentedLog:
         self._synced = (naming.first_id, 0)
         self._sync_lock = threading.Lock()
         self._failed: str | None = None
+        """Why no more writes are taken: a later sync that succeeds proves nothing about pages that failed [W-17].
+        Set where the failure is seen, before anything is called: a signal may strike at any call."""
+        self._unfinalized: Segment | None = None
+        """What an inline rotation has yet to finalize, or a signal kept one from finalizing."""
         self._closed = False
         self._removals_unsynced = False
         self._announced: int | None = None
@@ -399,13 +403,14 @@ class SegmentedLog:
         active = self._active
         assert active is not None
         with self._sync_lock:
+            failed: OSError | None = None if error.errno in NO_SPACE else error
             try:
                 self._cut(active)
             except OSError as second:
-                self._latch(f"cutting back a failed write: {second}")
-            else:
-                if error.errno not in NO_SPACE:
-                    self._latch(f"write: {error}")
+                failed = second
+            if failed is not None:
+                self._failed = self._failed or f"segment {active.id}, a write that failed: {failed}"
+                self.observer.latched()
         raise WriteFailed(f"segment {active.id}: {error}", full=self._failed is None) from error
 
     def _mend(self, active: Segment) -> None:
@@ -414,7 +419,8 @@ class SegmentedLog:
             try:
                 self._cut(active)
             except OSError as error:
-                self._latch(f"cutting back an interrupted write: {error}")
+                self._failed = self._failed or f"segment {active.id}, cutting back an interrupted write: {error}"
+                self.observer.latched()
                 raise WriteFailed(f"segment {active.id}: {error}", full=False) from error
 
     def _cut(self, active: Segment) -> None:
@@ -465,15 +471,14 @@ class SegmentedLog:
             active.file.fdatasync()
         except OSError as error:
             failed = error
-            # Latched before anything is called: a signal would strike there, and a later sync proves nothing [W-17].
-            if self._failed is None:
-                self._failed = f"sync of segment {active.id}: {error}"
+            self._failed = self._failed or f"sync of segment {active.id}: {error}"
         self._sync_ended(sync, failed)
 
     def _sync_ended(self, sync: SyncUnderWay, error: OSError | None) -> None:
         id = sync.segment.id
         if error is not None:
-            self._latch(f"sync of segment {id}: {error}")
+            self._failed = self._failed or f"sync of segment {id}: {error}"
+            self.observer.latched()
             raise WalIo(error, f"sync of segment {id}") from error
         self._synced = (id, sync.end)
         self.observer.synced(id, (self.clock.monotonic_ns() - sync.since_ns) / 1e6)
@@ -546,7 +551,8 @@ class SegmentedLog:
             sync()
         except OSError as error:
             if error.errno not in NO_SPACE:
-                self._latch(f"sync of new segment {segment.id}: {error}")
+                self._failed = self._failed or f"sync of new segment {segment.id}: {error}"
+                self.observer.latched()
             raise
 
     def _abandon(self, segment: Segment, *, unlink: bool = True) -> None:
@@ -575,18 +581,21 @@ class SegmentedLog:
         old = self._writable()
         if old.torn:
             self._mend(old)
+        if defer is None:
+            self._finalize_left()
         self.prepare_next(size)
         with self._sync_lock:
             self.check()  # a sync that was waited for may have failed: another one would prove nothing [W-17]
             self._sync_active(old)
             self.fs.point("wal.rotate.after_sync")
             self._announce()
-            old.to(State.ROTATING)
+            if defer is None:
+                self._unfinalized = old
             self._activate(old)
         self.observer.rotated(old.id, old.logical)
         self._count_segments()
         if defer is None:
-            self._finalize(old)
+            self._finalize_left()
         else:
             defer(lambda: self._finalize(old))
 
@@ -606,11 +615,15 @@ class SegmentedLog:
         assert segment is not None
         before = None if previous is None else (previous.id, previous.logical)
         segment.preamble = self.codec.preamble(FileInfo(segment.id, before, self.context))
-        segment.to(State.ACTIVE)
-        self._ready = None
+        assert segment.state is State.READY
         with self._segments_lock:
+            # Plain stores, which no signal comes between.
+            if previous is not None and previous.state is State.ACTIVE:
+                previous.state = State.ROTATING
+            segment.state = State.ACTIVE
+            self._ready = None
             self._segments = {**self._segments, segment.id: segment}
-        self._active = segment
+            self._active = segment
 
     def _finalize(self, segment: Segment) -> None:
         """Physical size = logical size, fsynced [W-14]; a failed sync latches the log here too."""
@@ -620,13 +633,20 @@ class SegmentedLog:
             file.truncate(segment.logical)
             file.fsync()
         except OSError as error:
-            self._latch(f"finalizing segment {segment.id}: {error}")
-            return
-        finally:
-            segment.file = None
-            close_quietly(file)
-        segment.to(State.FINALIZED)
+            self._failed = self._failed or f"finalizing segment {segment.id}: {error}"
+            self.observer.latched()
+        else:
+            segment.to(State.FINALIZED)
+        segment.file = None
+        close_quietly(file)
         self._archive()
+
+    def _finalize_left(self) -> None:
+        """Nothing behind a segment that is not finalized could be deleted."""
+        segment = self._unfinalized
+        if segment is not None and segment.state is State.ROTATING and segment.file is not None:
+            self._finalize(segment)
+        self._unfinalized = None
 
     def _archive(self) -> None:
         """A finalized segment becomes history when a later one has data."""
@@ -769,9 +789,3 @@ class SegmentedLog:
             raise WalClosed(f"the log in {self.dir} is closed")
         if self._failed is not None:
             raise WalReadOnly(f"the log in {self.dir} takes no more writes: {self._failed}")
-
-    def _latch(self, reason: str) -> None:
-        """Refuse writes from now on: a later sync that succeeds proves nothing about pages that failed [W-17]."""
-        if self._failed is None:
-            self._failed = reason
-        self.observer.latched()

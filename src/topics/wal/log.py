@@ -69,7 +69,7 @@ class _Unit:
 
 
 class _Writing(NamedTuple):
-    """A write that was begun: it is in the log if the log does not end any more where it did."""
+    """A write that was begun, and where the log ended before it."""
 
     units: Sequence[_Unit]
     size: int
@@ -186,9 +186,9 @@ class Wal:
                 rounds.share(units, self._write_and_sync)
                 last = units[-1]
                 while last.end is None and last.error is None:
-                    # Whoever did it for all was interrupted before he came to it.
-                    left = [unit for unit in units if unit.end is None and unit.error is None]
-                    rounds.share(left, self._write_and_sync)
+                    # Whoever did it for all was interrupted before he came to it, or before he could say so.
+                    if left := self._unwritten(units):
+                        rounds.share(left, self._write_and_sync)
             for unit in units:
                 if unit.end is not None:
                     end = unit.end
@@ -215,13 +215,17 @@ class Wal:
                 self._log.sync_to(unit.end)
                 break
 
+    def _unwritten(self, units: Sequence[_Unit]) -> list[_Unit]:
+        """Those of one's own that are not in the log; nobody else writes them, so they may be written again."""
+        with self._lock:
+            self._settle()
+            return [unit for unit in units if unit.end is None and unit.error is None]
+
     def _write_units(self, units: Sequence[_Unit]) -> None:
         """Write the units in order: with one write all that go into one segment."""
         with self._lock:
             if self._writing is not None:
-                units = self._settle(self._writing, units)
-                if not units:
-                    return
+                self._settle()
             size = sum([unit.size for unit in units])
             if self._fits(size):
                 self._write(units, size)
@@ -255,6 +259,7 @@ class Wal:
                 units[0].parts if len(units) == 1 else [part for unit in units for part in unit.parts]
             )
         except WalError as error:
+            self._writing = None
             self._write_failed(units, error)
             return
         for unit in units:
@@ -265,17 +270,22 @@ class Wal:
         if self.config.prepare_ahead and at > segments.max_segment_size // 2:
             self._prepare_ahead()
 
-    def _settle(self, writing: _Writing, units: Sequence[_Unit]) -> Sequence[_Unit]:
-        """Say where units are whose writer was interrupted before it could; those of `units` that are nowhere."""
-        id, end = self._log.position()
-        if (id, end) != writing.before:
-            at = end - writing.size
+    def _settle(self) -> None:
+        """Say where units are whose writer was interrupted before it could; under the lock.
+
+        They are in the log if it ends right behind them: nobody writes before this was asked. A closed log ends where
+        it was synced.
+        """
+        writing = self._writing
+        if writing is None:
+            return
+        id, at = writing.before
+        if self._log.position() == (id, at + writing.size):
             for unit in writing.units:
                 unit.start = id, at
                 at += unit.size
                 unit.end = id, at
         self._writing = None
-        return [unit for unit in units if unit.end is None]
 
     def _write_failed(self, units: Sequence[_Unit], error: WalError) -> None:
         """What failed for all may work for some: nobody's append fails for the size of another's."""
@@ -313,34 +323,52 @@ class Wal:
                 self._timer.start()
             self._sync_window()
         elif self._oldest_ns is None:
-            self._oldest_ns = now
+            self._wait_since(now)
+
+    def _wait_since(self, oldest_ns: int) -> None:
+        """Have the timer sync what has waited since then."""
+        self._oldest_ns = oldest_ns
+        try:
             if self._timer is not None:
                 self._timer.arm()
+        except BaseException:
+            self._oldest_ns = None  # whoever comes next arms it
+            raise
 
     def _sync_window(self) -> None:
         # Cleared before the end is looked at: whoever writes later sets it again.
-        self._oldest_ns = None
-        self._synced_at_ns = self._clock.monotonic_ns()
-        self._log.sync_to(self._log.position())
+        oldest, self._oldest_ns = self._oldest_ns, None
+        try:
+            self._synced_at_ns = self._clock.monotonic_ns()
+            self._log.sync_to(self._log.position())
+        except WalError:
+            raise
+        except BaseException:
+            # By a signal, perhaps before anything was synced: what others have written still waits.
+            if oldest is not None:
+                self._wait_since(oldest)
+            raise
         self._synced_at_ns = self._clock.monotonic_ns()
 
     def tick(self) -> None:
         """Sync under `batch` what has waited for a window; the timer's work, for injected clocks [W-82]."""
         self._sync_waiting(self._window_ns)
 
-    def _tick_early(self) -> None:
-        """What the timer calls: before the window has passed, so that no call has to sync."""
-        self._sync_waiting(int(EARLY * self._window_ns))
+    def _tick_early(self) -> float:
+        """What the timer calls: before the window has passed, so that no call has to sync. When to come back [s]."""
+        return self._sync_waiting(int(EARLY * self._window_ns)) / 1e9
 
-    def _sync_waiting(self, longest_ns: int) -> None:
+    def _sync_waiting(self, longest_ns: int) -> int:
+        """Sync what has waited for so long; otherwise how much longer it may, 0 if nothing waits."""
         self._open_or_raise()
         oldest = self._oldest_ns
         if oldest is None:
-            return
-        if self._clock.monotonic_ns() - oldest >= longest_ns:
-            self._sync_window()
-        elif self._timer is not None:
-            self._timer.arm()
+            return 0
+        left_ns = oldest + longest_ns - self._clock.monotonic_ns()
+        if left_ns > 0:
+            return left_ns
+        self._sync_window()
+        return 0
 
     def sync(self) -> None:
         """Return when everything appended before the call is durable [W-53]."""

@@ -24,7 +24,8 @@ EARLY = 0.8
 class SyncTimer:
     """One daemon thread per log, started at the first append and stopped at close."""
 
-    def __init__(self, tick: Callable[[], None], window_ms: float) -> None:
+    def __init__(self, tick: Callable[[], float], window_ms: float) -> None:
+        """`tick` says in how many seconds to come back; 0: not before it is armed."""
         self._tick = weakref.WeakMethod(tick)
         self._wait_s = EARLY * window_ms / 1000
         self._armed = threading.Event()
@@ -58,16 +59,20 @@ class SyncTimer:
             thread.join()
 
     def _run(self) -> None:
+        wait_s = 0.0
         while True:
-            self._armed.wait()
-            self._armed.clear()
-            if self._stopped.wait(self._wait_s):
+            if not wait_s:
+                self._armed.wait()
+                self._armed.clear()
+                wait_s = self._wait_s
+            if self._stopped.wait(wait_s):
                 return
+            wait_s = 0.0
             tick = self._tick()
             if tick is None:
                 return
             try:
-                tick()
+                wait_s = tick()
             except WalClosed:
                 return
             except WalError as error:

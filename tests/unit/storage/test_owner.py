@@ -947,7 +947,7 @@ def test_a_log_that_is_latched_before_its_sync_begins_fails_whoever_waits_for_it
 
         def then_latched(batch: Any) -> None:
             complete(batch)
-            lent.shard.log._latch("sync of a new segment")
+            lent.shard.log._failed = "sync of a new segment"
 
         monkeypatch.setattr(lent.shard, "_complete", then_latched)
         written = lent.write()

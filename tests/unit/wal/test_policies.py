@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future
 from itertools import pairwise
@@ -115,10 +116,10 @@ def test_the_timer_syncs_before_a_call_would_have_to(disk: kit.Disk) -> None:
     wal.append(kit.put(0))
     wal.append(kit.put(1))
     disk.clock.advance(7)
-    wal._tick_early()
+    assert wal._tick_early() == 0.001
     assert durable(disk) == 1
     disk.clock.advance(1)
-    wal._tick_early()
+    assert wal._tick_early() == 0
     assert durable(disk) == 2
     mark = disk.sim.disk_calls
     disk.clock.advance(9)
@@ -269,8 +270,8 @@ class Threads:
 class Ticked:
     """A log that has nothing to sync."""
 
-    def tick(self) -> None:
-        pass
+    def tick(self) -> float:
+        return 0.0
 
 
 def test_a_timer_that_is_stopped_while_it_is_being_started_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,6 +289,30 @@ def test_a_timer_that_is_stopped_while_it_is_being_started_has_ended(monkeypatch
     kit.finish([starting, stopping])
     timer.arm()
     assert [thread.is_alive() for thread in threads.made] == [False]
+
+
+def test_a_timer_that_came_too_early_comes_back_when_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-52 batch: not a whole window later, for the oldest record has waited for a part of one."""
+    waits, ticks = list[float](), iter([0.25, 0.125, 0.0])
+
+    class Ticking:
+        def tick(self) -> float:
+            return next(ticks)
+
+    owner = Ticking()
+    timer = SyncTimer(owner.tick, 1000)
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) == 4
+
+    monkeypatch.setattr(timer._stopped, "wait", wait)
+    timer.arm()
+    while len(waits) < 3:
+        os.sched_yield()
+    timer.arm()
+    timer.stop()
+    assert waits == [0.8, 0.25, 0.125, 0.8]
 
 
 def test_a_timer_that_two_threads_start_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

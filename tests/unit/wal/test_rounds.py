@@ -299,6 +299,35 @@ def test_a_thread_that_a_signal_takes_away_holds_up_nobody() -> None:
     assert served.rounds == [["first"], ["struck", "other"]]
 
 
+@either
+def test_a_caller_that_signals_strike_waits_for_others_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-52: a profiler's signals, for instance; those it was one of three with stay away."""
+    monkeypatch.setattr(rounds_module, "HAND_OVER_S", 0.2)
+    rounds: Sharing[str] = shared_rounds()
+    served, enough, strikes = Served(), threading.Event(), list[None]()
+
+    def handler() -> None:
+        strikes.append(None)
+        if len(strikes) == 500:
+            enough.set()
+
+    def twice() -> None:
+        for work in ("first", "again"):
+            rounds.share(work, served)
+
+    leader = kit.spawn(twice)
+    served.gate.wait_reached()
+    others = [kit.spawn(partial(rounds.share, f"other {n}", served)) for n in range(2)]
+    kit.wait_gathered(rounds, 2)
+    served.gate.open()
+    kit.finish([leader, *others])
+    assert served.sizes() == [1, 3]
+    with struck_until(enough, rounds, handler):
+        rounds.share("alone", served)
+    assert served.sizes() == [1, 3, 1]
+    assert len(strikes) < 500
+
+
 def together(wal: Wal, *batches: list[Record]) -> list[list[Position] | Exception]:
     """What the callers of one round get."""
     return wal.append_units(batches)

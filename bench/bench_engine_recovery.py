@@ -2,9 +2,9 @@
 
 after a kill       `Engine.open` of a store whose records are all in the WAL, beside reading the valid bytes of its
                    files and one XXH3 per frame, with the lengths known: at most 12 times as long. Every frame
-                   carries its own checksum, so this is what any reader that checks the bytes must at least do; both
-                   sides are one pass. One XXH3 over each whole file checks nothing, since no such sum is stored: it
-                   says how fast the hash is without a call per frame, and is told without a bound.
+                   carries its own checksum, so this is what any reader that checks the bytes must at least do. And
+                   beside one XXH3 over each whole file, which checks nothing, since no such sum is stored, with the
+                   same bound.
 sealed segments    start of a process that opens and closes a cleanly closed store with a hundred times the records,
                    all sealed: at most 1.5 times as long as with the fewer, because only what is unsealed is replayed.
                    `Engine.open` by itself is told beside it: it looks at each segment once, never at a record.
@@ -74,8 +74,8 @@ def after_kill(count: int) -> Group:
         Arm("open after kill", opened),
     ]
     figures = [
-        Figure("open beside one XXH3 per frame", arms[2].name, arms[1].name, "time", 12.0),
-        Figure("open beside one XXH3 in all", arms[2].name, arms[0].name, "time"),
+        Figure(f"open beside one XXH3 {how}", arms[2].name, arms[at].name, "time", 12.0)
+        for at, how in ((1, "per frame"), (0, "in all"))
     ]
     return Group(f"recovery of {count:,} records in the WAL", "record", arms, figures)
 
@@ -90,7 +90,7 @@ def curve(counts: Sequence[int]) -> Group:
 
     arms = [Arm(f"open, {count:,}", partial(opened, count=count)) for count in counts]
     few, many = arms[0].name, arms[-1].name
-    figures = [Figure(f"per record, {counts[-1]:,} beside {counts[0]:,}", many, few, "time")]
+    figures = [Figure(f"per record, {counts[0]:,} beside {counts[-1]:,}", few, many, "time")]
     return Group("recovery by records in the WAL", "record", arms, figures)
 
 

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from bench import tree
 from bench.measure import Arm, Figure, Group, Sample, stopwatch
 from topics.clock import SystemClock
 from topics.codec import kernel
@@ -92,9 +93,10 @@ def _scanned(rows: int, frame: Callable[[], DataFrame], unit: Callable[[], DataF
         with stopwatch() as watch:
             _consume(unit())
         idle = watch.wall_s
+    cpu_s = tree.cpu_s()
     with stopwatch() as watch:
         _consume(frame())
-    return Sample(rows, max(watch.wall_s - idle, 1e-6), max(watch.cpu_s, 1e-6))
+    return Sample(rows, max(watch.wall_s - idle, 1e-6), max(tree.cpu_s() - cpu_s, 1e-6))
 
 
 def _consume(frame: DataFrame) -> None:

@@ -1,9 +1,9 @@
 """This tree against another commit: the same benchmarks, the same environment, the two sources in turn.
 
-The other commit is checked out into a temporary worktree and only its `src` is used; the benchmarks are
-this tree's. Each round starts one process per side, so that neither inherits the other's state. The raw
-loops run on both sides too: how far they are from 1.0 is what noise alone does, and where a baseline varies
-by more than 25 % from round to round nothing beside it is believed.
+The other commit is checked out into a temporary worktree and only its `src` is used; the benchmarks are this tree's,
+and so is the compiled kernel: it is said if theirs would be another. Each round starts one process per side, so that
+neither inherits the other's state. The raw loops run on both sides too: how far they are from 1.0 is what noise alone
+does, and where a baseline varies by more than 25 % from round to round nothing beside it is believed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def run(ref: str, names: Sequence[str], *, rounds: int, quick: bool, dir: Path) 
     """Alternate the two sides and print a ratio per arm."""
     with worktree(ref) as (tree, there):
         print(f"this tree ({commit()}) against {ref} ({there}): time per unit, below 1 is faster here")
+        if subprocess.run(["git", "-C", str(ROOT), "diff", "--quiet", there, "--", "native"], check=False).returncode:
+            print("native/ differs: both sides run the kernel that is installed here, or none of their own interface")
         for name in names:
             _print(name, steadiest(partial(_alternate, tree, name, rounds, quick, dir)))
     return 0

@@ -15,7 +15,7 @@ from topics.cli import peers
 from topics.codec import kernel as topics_kernel
 
 ROOT = Path(__file__).resolve().parent.parent
-DEPENDENCIES = ("crc32c", "msgspec", "numpy", "xxhash")
+DEPENDENCIES = ("crc32c", "msgspec", "numpy", "pyarrow", "pyspark", "uvloop", "xxhash")
 
 
 def describe(dir: Path) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def commit() -> str:
     """The commit under measurement, with a plus when the tree differs from it."""
     try:
         head = _git("rev-parse", "--short=12", "HEAD")
-        return head + ("+" if _git("status", "--porcelain", "--", "src", "bench") else "")
+        return head + ("+" if _git("status", "--porcelain", "--", "src", "bench", "native") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

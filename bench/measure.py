@@ -4,12 +4,13 @@
     Figure   the ratio of two arms, with the bound it must keep
     Group    arms that run interleaved (A B C A B C …) and the figures over them
 
-A round is three such passes, of which each arm's middle one counts: a burst of other work on the machine
-seldom strikes two of three. Ratios beside a denominator that varies by more than 25 % from round to round are rejected
-before they are formed, and the group is measured again up to three times: once at once and, because what disturbs a
-machine lasts for minutes, otherwise at the end of the run. The steadiest attempt counts, and for a ratio whose
-denominator did not hold still there, the first one in which it did; if it never did, there is none. Ratios pair the
-arms of one round, so that what slows a whole round cancels out.
+A round is three such passes, of which the middle one of each value counts: a burst of other work on the machine seldom
+strikes two of three. What no burst changes, and takes long, is done once in a round. Ratios whose denominator, be it a
+time, CPU or a p99, varies by more than 25 % from round to round are rejected before they are formed, and the group is
+measured again up to three times: once at once and, because what disturbs a machine lasts for minutes, otherwise at the
+end of the run. The steadiest attempt counts, and for a ratio whose denominator did not hold still there, the first one
+in which it did; if it never did, there is none. Ratios pair the arms of one round, so that what slows a whole round
+cancels out.
 """
 
 from __future__ import annotations
@@ -72,6 +73,11 @@ class Figure(NamedTuple):
     spare: float = 0.0
     """What `arm` may have on top, in the unit of the value: taken off before the ratio is formed."""
 
+    @property
+    def baseline(self) -> str | None:
+        """What has to hold still: a value of an arm."""
+        return self.against if self.against is None or self.value == "wall_us" else f"{self.against}, {self.value}"
+
     def ratios(self, rounds: Mapping[str, Sequence[Mapping[str, float]]]) -> list[float]:
         """The ratio of each round."""
         ours = [max(row[self.value] - self.spare, 0.0) for row in rounds[self.arm]]
@@ -107,8 +113,8 @@ class Group(NamedTuple):
     aims: Sequence[Aim] = ()
     explain: Callable[[Mapping[str, Mapping[str, Any]]], list[str]] = lambda arms: []
     """Sentences for the reader, from the medians of the arms."""
-    steady: str = "wall_us"
-    """Which value of a baseline has to hold still."""
+    passes: int = PASSES
+    """How many make a round."""
 
 
 class Stopwatch:
@@ -171,7 +177,8 @@ def curve_us(latencies_ns: list[int]) -> dict[str, float]:
 
 def variation(values: Sequence[float]) -> float:
     """How much values differ: their range over their median."""
-    return (max(values) - min(values)) / statistics.median(values)
+    differ, middle = max(values) - min(values), statistics.median(values)
+    return differ / middle if middle else math.copysign(math.inf, differ) if differ else 0.0
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -220,7 +227,7 @@ def steadiest(attempts: Sequence[Attempt]) -> Attempt:
 
 def unsettled(group: Group, attempts: Sequence[Attempt], *, bounded: bool = False) -> set[str]:
     """The baselines that have held still in no attempt; only those that something with a bound is held against."""
-    names = {figure.against for figure in group.figures if figure.bound is not None or not bounded}
+    names = {figure.baseline for figure in group.figures if figure.bound is not None or not bounded}
     return {name for name in names if name is not None and _first_steady(name, attempts) is None}
 
 
@@ -242,13 +249,13 @@ def _warm_up(group: Group, dir: Path) -> None:
 
 
 def _round(group: Group, dir: Path) -> dict[str, dict[str, float]]:
-    passes = [{arm.name: _run(arm, dir) for arm in group.arms} for _ in range(PASSES)]
+    passes = [{arm.name: _run(arm, dir) for arm in group.arms} for _ in range(group.passes)]
     return {arm.name: middle([one[arm.name] for one in passes]) for arm in group.arms}
 
 
 def middle(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The row with the median time; one that was measured, not a mixture."""
-    return sorted(rows, key=lambda row: row["wall_us"])[len(rows) // 2]
+    """The middle one of each value."""
+    return {name: sorted(row[name] for row in rows)[len(rows) // 2] for name in rows[0]}
 
 
 def _run(arm: Arm, dir: Path) -> dict[str, float]:
@@ -266,19 +273,23 @@ def baselines(group: Group) -> list[str]:
 
 def unsteady_baselines(group: Group, by_arm: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, float]:
     """The denominators that vary too much for their ratios to mean anything [P-4]."""
-    found = {name: variation([row[group.steady] for row in by_arm[name]]) for name in baselines(group)}
-    return {name: round(value, 3) for name, value in found.items() if value > VARIATION_MAX}
+    found = {
+        figure.baseline: variation([row[figure.value] for row in by_arm[figure.against]])
+        for figure in group.figures
+        if figure.against is not None and figure.baseline is not None
+    }
+    return {name: round(value, 3) for name, value in sorted(found.items()) if value > VARIATION_MAX}
 
 
 def conclude(group: Group, attempts: Sequence[Attempt]) -> dict[str, Any]:
     """Medians of every arm in the last attempt; ratios beside baselines that held still in one; aims, explanations."""
     arms = {name: _summary(rows) for name, rows in attempts[-1]["rounds"].items()}
     unsteady = unsettled(group, attempts)
-    if unsteady and unsteady == set(baselines(group)):
+    if unsteady and unsteady == {figure.baseline for figure in group.figures}:
         return {"rejected": True, "arms": arms, "figures": [_unmeasured(f) for f in group.figures], "aims": []}
     figures = []
     for figure in group.figures:
-        at = _first_steady(figure.against, attempts)
+        at = _first_steady(figure.baseline, attempts)
         if at is None:
             figures.append(_unmeasured(figure))
             continue

@@ -224,16 +224,22 @@ class Mixture:
         assert told["to_seq"] > told["from_seq"], told
         self._notes.count("records delivered", len(told["records"]))
         if topic == "orders":
-            for record in told["records"][:1]:
-                self._notes.took("delivery", time.perf_counter() - (now_ns - record["data"]["t"]) / 1e9)
+            self._arrived("delivery", told["records"], now_ns)
+
+    def _arrived(self, name: str, records: Sequence[Any], now_ns: int) -> None:
+        for record in records[:1]:
+            self._notes.took(name, time.perf_counter() - (now_ns - record["data"]["t"]) / 1e9)
 
     async def _socket(self) -> None:
         async with connect(f"ws://127.0.0.1:{self._target.port}/v0/ws", max_size=None) as socket:
             await socket.send(json.dumps({"op": "subscribe", "topic": "orders", "tail": True}))
             async for text in socket:
+                now_ns = time.perf_counter_ns()
                 told = json.loads(text)
                 assert told.get("op") != "error", told
+                self._arrived("socket", told.get("records", ()), now_ns)
                 self._notes.count("socket messages")
+        raise AssertionError("the socket was closed")
 
     async def _visits(self) -> None:
         """A client that comes, looks and goes."""

@@ -21,7 +21,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from topics.clock import SystemClock
@@ -289,9 +289,11 @@ def cpu_of(pid: int) -> float:
     """Seconds that all threads of a process have run; 0 where the kernel does not tell."""
     total = 0
     try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file:
-                total += int(file.read().split()[0])
+        tasks = os.listdir(f"/proc/{pid}/task")
     except FileNotFoundError:
         return 0.0
+    for task in tasks:
+        # One that has ended meanwhile took little, and others go on.
+        with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/task/{task}/schedstat") as file:
+            total += int(file.read().split()[0])
     return total / 1e9

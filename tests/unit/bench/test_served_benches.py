@@ -23,7 +23,7 @@ GROUPS = [
     write.writes("ten", 10, 2, 10, None, 3.0),
     commit.many_writers(64),
     commit.lone_writer(5),
-    retained.retained(1_000),
+    retained.retained("records kept", 1_000),
 ]
 
 

@@ -124,6 +124,6 @@ def test_a_short_soak_of_everything_runs_without_an_error_and_is_drawn(tmp_path:
     assert [error for error in result["errors"] if "stopped" not in error] == []
     assert result["done"].keys() >= set(DONE)
     page = ET.fromstring(soak.page(result).removeprefix("<!DOCTYPE html>\n"))
-    assert len(list(page.iter("svg"))) == 5
+    assert len(list(page.iter("svg"))) == 6
     assert soak.tell(result, said.append) in (0, 1, soak.REJECTED)
     assert any("own memory" in sentence for sentence in said)

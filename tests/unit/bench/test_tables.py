@@ -47,8 +47,10 @@ def table(*figures: dict[str, Any]) -> list[str]:
     [
         ({}, "**behind**"),
         ({"median": 1.2}, "ahead"),
-        ({"bound": 0.4, "holds": True}, "holds"),
-        ({"bound": 0.9, "holds": False}, "**missed**"),
+        ({"bound": 0.4, "holds": True}, "holds, **behind**"),
+        ({"bound": 0.4, "holds": True, "median": 1.1}, "holds, ahead"),
+        ({"bound": 0.4, "holds": True, "against": "decode and answer"}, "holds"),
+        ({"bound": 0.9, "holds": False}, "**missed**, **behind**"),
         ({"kind": "time", "median": 1.2}, "**behind**"),
         ({"kind": "time", "median": 0.8}, "ahead"),
     ],
@@ -56,6 +58,39 @@ def table(*figures: dict[str, Any]) -> list[str]:
 def test_a_row_says_who_is_ahead_or_whether_its_bound_holds(changes: dict[str, Any], word: str) -> None:
     (row,) = table(figure("rate beside Redis", **changes))
     assert row.endswith(f"| {word} |")
+
+
+def test_a_missed_bound_that_has_no_row_gets_one_in_the_readme_and_on_the_page() -> None:
+    lost = figure("batch(5) beside os", against="os", bound=0.75, holds=False, median=0.7)
+    results = {"wal_policies": result("wal_policies", "buffered appends", lost)}
+    assert "| buffered appends | batch(5) beside os | 0.7× | 0.4 – 0.612 | ≥ 0.75 | **missed** |" in tables.headlines(
+        results
+    )
+    made = tables.page(
+        "<!-- missed --><!-- figures: wal_policies -->\n<!-- /figures -->\n<!-- missed -->\n<!-- /missed -->", results
+    )
+    assert "| wal_policies | buffered appends: batch(5) beside os | 0.7× | ≥ 0.75 |" in made
+    assert "All bounds hold." in tables.missed({"x": result("x", "g", figure("f", bound=0.4, holds=True))})
+
+
+def test_of_a_soak_its_thirds_and_its_verdict_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    values = [(float(n), 50.0 * 2**20) for n in range(90)]
+    soak = {
+        "soak": True, "seconds": 1800.0, "seed": 1, "settings": {}, "started": "2024-02-29T00:00:00+00:00",
+        "machine": {}, "commit": "abc", "versions": {}, "done": {"jobs": 1200}, "happened": {},
+        "failures": ["it grew"], "rejected": [], "errors": [],
+        "p99_ms": {"disk": [1.0] * 20 + [1.5] * 10, "gone": [None] * 30},
+        "series": dict.fromkeys(("own memory", "descriptors", "threads"), values),
+    }  # fmt: skip
+    (tmp_path / "results/soak.json").write_text(json.dumps(soak))
+    assert list(tables.keep([], tmp_path / "results", tmp_path)) == [tmp_path / "soak.json"]
+    assert tables.stored(tmp_path) == {}
+    made = tables.page("<!-- soak -->\n<!-- /soak -->", {}, tables.soaked(tmp_path))
+    assert "| p99 of disk, ms | 1 | 1.5 | 1.5× |" in made
+    assert "| own memory, MiB | 50 | 50 |" in made
+    assert "**Failed:** it grew. 0 errors; 1,200 jobs." in made
+    assert "30 minutes, 2024-02-29, commit `abc`" in made
 
 
 def test_a_rejected_figure_is_told_as_one() -> None:
@@ -90,7 +125,6 @@ def test_full_runs_are_stored_and_quick_ones_are_refused(tmp_path: Path) -> None
     source.mkdir()
     data.mkdir()
     (source / "x.json").write_text(json.dumps(result("x", "g")))
-    (source / "soak.json").write_text(json.dumps({"soak": True}))
     assert list(tables.keep([], source, data)) == [data / "x.json"]
     assert tables.stored(data).keys() == {"x"}
     (source / "y.json").write_text(json.dumps(result("y", "g", quick=True)))

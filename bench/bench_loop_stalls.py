@@ -1,7 +1,8 @@
 """P-10: how long is the event loop kept by one callback, and how late does it come to what is due?
 
-Measured, in µs: the stretches of all callbacks of the server's own loop, each by itself; and, as `topics_loop_stall_ms`
-does, how late a call comes that is due every millisecond, which is what is left of a whole pass over all sockets
+Measured, in µs: the stretches of all callbacks of the server's own loop, each by itself, where `topics_loop_stall_ms`
+sees those that a beat of 50 ms meets; and how late a call comes that is due every millisecond, which is what is left of
+a whole pass over all sockets
 
 idle         with nothing to do: what timers and the machine make of it
 writes       under the load of B2: 100 records in each write, 16 connections, class `disk`

@@ -211,7 +211,7 @@ class Settings:
     wal_shards: int = _count(1, "Independent log shards; may change between restarts.", 1, 64, "default")
     wal_file_bytes: int = _bytes(64 * 2**20, "Size of one WAL file.", 65536)
     wal_retain_files: int = _count(2, "WAL files behind the active one before old topics are checkpointed.")
-    wal_init_zero: bool = _flag(True, "Write zeros into the next WAL file ahead of its use.")
+    wal_init_zero: bool = _flag(True, "Write zeros into a WAL file ahead of durable writes.")
     min_free_bytes: int = _bytes(256 * 2**20, "Free space below which writes are refused as full.", zero="off")
     segment_max_events: int = _count(10_000, "Records at which a segment is sealed.", 1)
     segment_max_bytes: int = _bytes(64 * 2**20, "Size at which a segment is sealed.", high=SEGMENT_BYTES_MAX)

@@ -72,7 +72,7 @@ BACKGROUND_MAX_NS = 1_000_000_000
 SLOW_PWRITE_NS = 1_000_000
 FAST_PWRITE_NS = 500_000
 ZERO_AHEAD = 256 << 10
-"""The run's first file is zeroed in steps of so many bytes, as it is written; those behind it were before."""
+"""Space ahead of durable writes is zeroed in steps of so many bytes, in the same write."""
 GATHER_PASSES = 3
 """A pass takes some ten microseconds, a sync a hundred at least; more of them gain nothing at 64 writers."""
 WINDOW_ABOVE = 0.4
@@ -229,7 +229,6 @@ class Shard:
             clock=clock,
             observer=self._observer,
             fd_cache_size=64,
-            init_zero=init_zero,
             zero_ahead=ZERO_AHEAD if init_zero else 0,
             announce=lambda number: write_current(fs, group.dir, number),
         )
@@ -455,14 +454,10 @@ class Shard:
         self._rotation_wanted = self._started
 
     def _open_first(self) -> None:
-        """On a helper: the run's first file [S-20, S-21]; it is used as soon as it is reserved, and zeroed later."""
+        """On a helper: the run's first file [S-20, S-21]."""
         self._check_space()
-        zero, self.log.init_zero = self.log.init_zero, False
-        try:
-            self.log.context = OpenContext(*self._open_mark, self._clock.now_ms())
-            self.log.start(resume=False, next_id=self._first_file, size=self._queued_bytes + 4096)
-        finally:
-            self.log.init_zero = zero
+        self.log.context = OpenContext(*self._open_mark, self._clock.now_ms())
+        self.log.start(resume=False, next_id=self._first_file, size=self._queued_bytes + 4096)
         self._started = True
 
     def _rotate(self) -> None:
@@ -608,7 +603,7 @@ class Shard:
     def _prepare_next(self) -> None:
         """On a helper."""
         self._check_space()
-        self.log.prepare_next(give_way=self._owner.give_way)
+        self.log.prepare_next()
 
     def _prepared(self, error: BaseException | None) -> None:
         self._preparing = False

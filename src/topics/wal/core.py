@@ -44,8 +44,6 @@ log = logging.getLogger("topics.wal")
 
 NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 _COPY_BYTES = 1 << 20
-_ZERO_BYTES, _ZEROED_BYTES = 256 << 10, 4 << 20
-"""Zeros of a new segment that are written, and synced, at once."""
 _NEVER = sys.maxsize
 
 
@@ -150,7 +148,6 @@ class SegmentedLog:
         preallocate: bool = True,
         fd_cache_size: int = 16,
         context: object = None,
-        init_zero: bool = False,
         zero_ahead: int = 0,
         announce: Callable[[int], None] | None = None,
     ) -> None:
@@ -165,9 +162,8 @@ class SegmentedLog:
         self.observer = observer
         self.preallocate = preallocate
         self.context = context
-        self.init_zero = init_zero
         self.zero_ahead = zero_ahead
-        """How many bytes of reserved space to write with zeros in one go, unless all of it was; 0 for none."""
+        """How many bytes of reserved space to write with zeros in one go; 0 for none."""
         self._zeros = bytearray()
         """Where data and the zeros behind it are put together; zeros only, or empty."""
         self.announce = announce
@@ -484,18 +480,8 @@ class SegmentedLog:
         self.observer.synced(id, (self.clock.monotonic_ns() - sync.since_ns) / 1e6)
         self.fs.point("wal.after_sync")
 
-    def prepare_next(
-        self,
-        size: int | None = None,
-        *,
-        id: int | None = None,
-        reserve: bool = True,
-        give_way: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Bring the next segment to state ready: reserved, and durable as a directory entry [W-15]; idempotent.
-
-        `give_way` is called between stretches of less than a millisecond.
-        """
+    def prepare_next(self, size: int | None = None, *, id: int | None = None, reserve: bool = True) -> None:
+        """Bring the next segment to state ready: reserved, and durable as a directory entry [W-15]; idempotent."""
         if self._ready is not None:
             return
         self.check()
@@ -505,7 +491,7 @@ class SegmentedLog:
             existed = self.fs.exists(self.path(segment.id))
             segment.file = self._create(segment.id)
             reserved = max(size or 0, self.max_segment_size) if reserve else 0
-            self._reserve(segment, segment.file, reserved, give_way)
+            self._reserve(segment, segment.file, reserved)
         except OSError as error:
             self._abandon(segment, unlink=not existed)
             raise WriteFailed(f"preparing segment {segment.id}: {error}", full=error.errno in NO_SPACE) from error
@@ -528,20 +514,12 @@ class SegmentedLog:
             raise
         return file
 
-    def _reserve(self, segment: Segment, file: File, size: int, give_way: Callable[[], None]) -> None:
+    def _reserve(self, segment: Segment, file: File, size: int) -> None:
         segment.to(State.PREALLOCATING)
         if self.preallocate and size:
             file.allocate(size)
-            if self.zero_ahead and not self.init_zero:
+            if self.zero_ahead:
                 segment.unzeroed_from = 0
-        if self.init_zero:
-            # Written zeros make later syncs cheaper: no extent has to be converted while somebody waits.
-            for at in range(0, size, _ZERO_BYTES):
-                if at and not at % _ZEROED_BYTES:
-                    # All of it at once would keep the processor busy for milliseconds.
-                    self._sync_new(segment, file.fdatasync)
-                pwrite_all(file, bytes(min(_ZERO_BYTES, size - at)), at)
-                give_way()
         self._sync_new(segment, file.fsync)
         self._sync_new(segment, lambda: self.fs.sync_dir(self.dir))
         segment.to(State.READY)

@@ -10,7 +10,6 @@ import pytest
 
 from tests.unit.wal import kit
 from topics.errors import WalClosed, WalError, WalIo, WalReadOnly, WriteFailed
-from topics.wal import core
 
 SIZE = 1024
 
@@ -461,25 +460,3 @@ def test_a_caller_waiting_for_a_sync_hears_of_it_when_the_log_was_closed_after_a
             waiting.result(kit.WAIT_S)
     finally:
         log._synced = (10**9, 0)  # ends a thread that still turns
-
-
-@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
-def test_zeros_of_a_new_segment_are_synced_in_parts_and_a_failure_is_as_that_of_the_last(
-    disk: kit.Disk, kind: kit.Kind, error: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """W-15, 07 §1.4 row 1: a sync that failed latches, but for want of space."""
-    monkeypatch.setattr(core, "_ZERO_BYTES", 100)
-    monkeypatch.setattr(core, "_ZEROED_BYTES", 400)
-    log = kit.start_core(kind, disk, init_zero=True)
-    log.write([kind.unit(1)])
-    rests: list[None] = []
-    mark = disk.sim.disk_calls
-    log.prepare_next(give_way=lambda: rests.append(None))
-    assert len(rests) == -(-log.max_segment_size // 100)
-    assert [call[0] for call in disk.calls(mark)].count("fdatasync") == (log.max_segment_size - 1) // 400
-    log.rotate()
-    disk.fail("fdatasync", error)
-    with pytest.raises(WriteFailed):
-        log.prepare_next()
-    assert (log.failed is None) is (error == "ENOSPC")
-    log.close()

@@ -147,18 +147,6 @@ def test_data_and_zeros_are_one_write(disk: kit.Disk, kind: kit.Kind) -> None:
     log.close()
 
 
-def test_a_segment_that_was_zeroed_when_it_was_made_gets_none(disk: kit.Disk, kind: kit.Kind) -> None:
-    """06 §6.5: once is enough."""
-    log = start(disk, kind, init_zero=True)
-    mark = disk.sim.disk_calls
-    for n in range(5):
-        log.write([kind.unit(n)])
-    assert log._active is not None
-    assert log._active.unzeroed_from > SIZE
-    assert writes(disk, mark) == 5
-    log.close()
-
-
 def test_space_that_was_not_reserved_is_not_zeroed(disk: kit.Disk, kind: kit.Kind) -> None:
     """W-12: `preallocate=False` is for tight quotas; the file holds the data and nothing more."""
     log = start(disk, kind, preallocate=False)

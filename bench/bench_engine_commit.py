@@ -1,7 +1,7 @@
 """B3: what does group commit of the engine cost and gain beside the bare write and sync?
 
 Three comparisons of 100-byte records, one record per append, each beside `os.pwrite` + `os.fdatasync` of the same WAL
-frames into a file that is prepared as the engine prepares its own: allocated, zeros written, synced.
+frames into a file that is allocated, written with zeros and synced.
 
 lone writer   class `fsync`, one thread and one asyncio task; its latency may be 1.6 times the raw loop's and 0.5 ms.
 64 writers    classes `fsync` and `disk`, 64 asyncio tasks on one loop through `engine.aio` and 64 threads. Writers
@@ -171,7 +171,7 @@ def appended(dir: Path, *, count: int, durability: str, writers: Writers, topics
 
 
 def _warm_up(engine: Engine, names: Sequence[str], given: Sequence[Any]) -> None:
-    """Leave the run's first WAL file, which has no zeros written ahead, and begin the next one in every shard."""
+    """Leave the run's first WAL file, which is opened by the first write, and begin the next one in every shard."""
     for name in names:
         engine.append(name, given)
     engine.checkpoint(full=True)

@@ -117,7 +117,7 @@ def _with_syncs(sample: Sample, grown: Mapping[str, float], count: int, writers:
 
 
 def _settle(target: served.Target, wires: list[Wire]) -> None:
-    """Leave the run's first WAL files, which have no zeros written ahead, and begin the next ones."""
+    """Leave the run's first WAL files, which are opened by the first writes, and begin the next ones."""
     for wire in wires:
         drive(target, wire, connections=1, count=2)
     drive(target, Wire(served.post("/v0/checkpoint", b""), served.http_answer), connections=1, count=1)

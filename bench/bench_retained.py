@@ -10,8 +10,8 @@ a checkpoint before it is killed, as it would be by itself within seconds.
 
 Ten million are sent once in a round. What they take of a process that does nothing but open them, and the bound, is in
 `engine_memory`. Checked: every server has all records before the kill, and ours behind it; what others lost by it, as
-Redis does when a sync was under way, is `lost` among the rounds. Not measured: other sizes of records, many topics, how
-memory comes back after a while.
+Redis does when a sync was under way, is `lost`, the middle one of a round's passes. Not measured: other sizes of
+records, many topics, how memory comes back after a while.
 """
 
 from __future__ import annotations

@@ -33,10 +33,17 @@ def describe(dir: Path) -> dict[str, Any]:
         "versions": {
             "python": sys.version.split()[0],
             "topics kernel": topics_kernel.name(),
-            **{name: metadata.version(name) for name in DEPENDENCIES},
+            **{name: _version(name) for name in DEPENDENCIES},
             **{name: peers.version(name) or "missing" for name in peers.NAMES},
         },
     }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "missing"
 
 
 def commit() -> str:

@@ -187,6 +187,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return dict(zip(("median", "low", "high"), rounded, strict=True))
 
 
+PEERS = ("Redis", "NATS", "Parquet")
+"""What arms of others are called, or begin with."""
+
 Attempt = dict[str, Any]
 """Its rounds by arm, and what varied."""
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from bench import judge, report
 from bench.machine import ROOT
+from bench.measure import PEERS
 
 DATA = ROOT / "docs/data"
 PAGE = ROOT / "docs/performance.md"
@@ -261,9 +262,6 @@ def _find(results: Results, row: Row) -> Mapping[str, Any] | None:
                     found: Mapping[str, Any] = figure
                     return found
     return None
-
-
-PEERS = ("Redis", "NATS", "Parquet")
 
 
 def _won(figure: Mapping[str, Any]) -> str:

@@ -14,11 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from bench.measure import CURVE
+from bench.measure import CURVE, PEERS
 from topics.cli import plot
 
 Result = Mapping[str, Any]
 Group = Mapping[str, Any]
+
+
+def _ours(group: Group) -> set[str]:
+    return {figure["arm"] for figure in group["figures"] if not figure["arm"].startswith(PEERS)}
 
 
 class Bars(NamedTuple):
@@ -33,7 +37,7 @@ class Bars(NamedTuple):
 
     def draw(self, group: Group) -> str:
         """The plot, or nothing where no arm has the value."""
-        ours = {figure["arm"] for figure in group["figures"]}
+        ours = _ours(group)
         rows = [
             self._bar(name, row[self.value], "ours" if name in ours else "free")
             for name, row in group["arms"].items()
@@ -57,7 +61,7 @@ class Curve(NamedTuple):
     def draw(self, group: Group) -> str:
         """The plot, or nothing where no arm has a curve."""
         names = [f"p{share:g}_us" for share in CURVE]
-        ours = {figure["arm"] for figure in group["figures"]}
+        ours = _ours(group)
         # Ours first: they have the same colour everywhere.
         arms = sorted(group["arms"].items(), key=lambda arm: arm[0] not in ours)
         curves = {

@@ -8,9 +8,9 @@ sync to the caller [W-1, W-2]. It starts no thread.
 Invariant [W-16]: a segment is synced before the next one takes its first byte. So in every segment but
 the last with content all bytes were durable, and codecs may call a bad one damage.
 
-Threads: whoever writes (`write`, `rotate`, `prepare_next`, `close`) is serialised by the caller, and so are calls
-of `delete_before`, which may run beside a writer. `sync`, `acquire`, `position`, `synced` and `segments` may be called
-by any thread at any time.
+Threads: whoever writes (`write`, `rotate`, `close`) is serialised by the caller, and so are calls of `delete_before`,
+which may run beside a writer, as may `prepare_next`. `sync`, `acquire`, `position`, `synced` and `segments` may be
+called by any thread at any time.
 Only one sync runs at a time: the kernel reports a failed write-back to one of two concurrent callers,
 and the other would take its own success for durability.
 """
@@ -174,6 +174,8 @@ class SegmentedLog:
         self._segments_lock = threading.Lock()
         self._active: Segment | None = None
         self._ready: Segment | None = None
+        self._ready_lock = threading.Lock()
+        """Held while the next segment is prepared: two at a time would be two of one id."""
         self._ready_is_ours = False
         """Whether its file was made for it, and not found."""
         self._synced = (naming.first_id, 0)
@@ -355,6 +357,8 @@ class SegmentedLog:
         except OSError as error:
             if not take_back:
                 raise
+            if error.errno not in NO_SPACE:
+                self._failed = self._failed or f"write to segment {active.id}: {error}"
             self.take_back(error)
         # Plain stores, which no signal comes between.
         active.logical = end
@@ -482,8 +486,11 @@ class SegmentedLog:
 
     def prepare_next(self, size: int | None = None, *, id: int | None = None, reserve: bool = True) -> None:
         """Bring the next segment to state ready: reserved, and durable as a directory entry [W-15]; idempotent."""
-        if self._ready is not None:
-            return
+        with self._ready_lock:
+            if self._ready is None:
+                self._prepare_next(size, id, reserve)
+
+    def _prepare_next(self, size: int | None, id: int | None, reserve: bool) -> None:
         self.check()
         segment = Segment(max(self._segments, default=self.naming.first_id - 1) + 1 if id is None else id)
         existed = True
@@ -734,7 +741,8 @@ class SegmentedLog:
         """Sync, finalize the active segment, unlink a ready one; whether everything is durable and tidy."""
         self._closed = True
         active, self._active = self._active, None
-        ready, self._ready = self._ready, None
+        with self._ready_lock:
+            ready, self._ready = self._ready, None
         try:
             if active is not None and self._failed is None:
                 with self._sync_lock:
@@ -742,7 +750,9 @@ class SegmentedLog:
                         active.to(State.ROTATING)
                         self._sync_active(active)
                 if finalize and self._failed is None:
-                    self._finalize(active)
+                    self._finalize_left()
+                    if active.file is not None:
+                        self._finalize(active)
         finally:
             if ready is not None:
                 # What was announced may be looked for, also when announcing it was reported to have failed; and a file
@@ -750,8 +760,10 @@ class SegmentedLog:
                 self._abandon(ready, unlink=self._ready_is_ours and ready.id != self._announced)
             # The lock, because a thread may be in a sync of this descriptor.
             with self._sync_lock:
-                if active is not None and active.file is not None:
-                    close_quietly(active.file)
+                for segment in (active, self._unfinalized):
+                    if segment is not None and segment.file is not None:
+                        close_quietly(segment.file)
+                        segment.file = None
             self.descriptors.clear()
         return self._failed is None
 

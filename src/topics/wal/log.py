@@ -252,7 +252,6 @@ class Wal:
         segments = self._log
         try:
             if not segments.fits(size):
-                self._finish_preparing()
                 segments.rotate()
             self._writing = _Writing(units, size, segments.position())
             id, at = segments.write(
@@ -297,7 +296,7 @@ class Wal:
 
     def _prepare_ahead(self) -> None:
         """Have the next segment ready before rotation needs it; a failure is rotation's to report."""
-        if self._log.has_ready() or self._preparing is not None:
+        if self._log.has_ready() or (self._preparing is not None and self._preparing.is_alive()):
             return
         if self._timed:
             self._preparing = threading.Thread(target=self._prepare, name="topics-wal-prepare", daemon=True)
@@ -308,13 +307,10 @@ class Wal:
     def _prepare(self) -> None:
         try:
             self._log.prepare_next()
+        except WalClosed:
+            return
         except WalError as error:
             log.warning("preparing the next segment ahead failed: %s", error)
-
-    def _finish_preparing(self) -> None:
-        thread, self._preparing = self._preparing, None
-        if thread is not None:
-            thread.join()
 
     def _commit_in_window(self, end: tuple[int, int]) -> None:
         now = self._clock.monotonic_ns()
@@ -359,16 +355,17 @@ class Wal:
         return self._sync_waiting(int(EARLY * self._window_ns)) / 1e9
 
     def _sync_waiting(self, longest_ns: int) -> int:
-        """Sync what has waited for so long; otherwise how much longer it may, 0 if nothing waits."""
+        """Sync what has waited for so long; how much longer the rest may, 0 if nothing waits."""
         self._open_or_raise()
+        left_ns = self._left_ns(longest_ns)
+        if left_ns is not None and left_ns <= 0:
+            self._sync_window()
+            left_ns = self._left_ns(longest_ns)
+        return 0 if left_ns is None else max(left_ns, 1)
+
+    def _left_ns(self, longest_ns: int) -> int | None:
         oldest = self._oldest_ns
-        if oldest is None:
-            return 0
-        left_ns = oldest + longest_ns - self._clock.monotonic_ns()
-        if left_ns > 0:
-            return left_ns
-        self._sync_window()
-        return 0
+        return None if oldest is None else oldest + longest_ns - self._clock.monotonic_ns()
 
     def sync(self) -> None:
         """Return when everything appended before the call is durable [W-53]."""
@@ -419,7 +416,6 @@ class Wal:
             if self._closed:
                 return
             self._closed = True
-            self._finish_preparing()
             try:
                 if self._log.close():
                     write_state(self._lock_file, _CLOSED)

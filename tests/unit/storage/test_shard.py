@@ -83,7 +83,7 @@ def test_the_first_frame_of_a_file_is_an_open_mark(run: kit.Run) -> None:
 
 
 def test_files_are_used_as_soon_as_they_are_reserved(disk: kit.Disk) -> None:
-    """S-83, S-84: zeros of a whole file would take longer than filling it; what is not durable gets none at all."""
+    """S-84, decision 0004: zeros of a whole file take longer than filling it; what is not durable gets none."""
     run = kit.Run(disk, init_zero=True, file_bytes=4096)
     while run.put().lsn.file_no < 3:
         pass
@@ -1240,7 +1240,7 @@ def test_a_durable_submission_is_answered_although_the_rotation_behind_it_fails(
 
 
 def test_the_next_file_is_made_when_the_active_one_is_half_full(run: kit.Run) -> None:
-    """S-84, S-83: under its final name, reserved, zeroed, file and directory synced."""
+    """S-84, S-83: under its final name, reserved, file and directory synced."""
     run.put(HALF - MARK - 100)
     assert kit.name(2) not in run.disk.files()
     run.put(200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -350,6 +351,36 @@ def test_a_crash_during_deletion_leaves_no_hole(disk: kit.Disk, kind: kit.Kind) 
     wanted = [[f"log/{kind.file(id)}" for id in ids[n:]] for n in range(6)]
     assert images
     assert [names for names in images if names not in wanted] == []
+    log.close()
+
+
+def test_a_rotation_waits_for_whoever_prepares_the_next_segment(disk: kit.Disk, kind: kit.Kind) -> None:
+    """W-15, W-13: two segments of one id would be two logical ends of one file."""
+    gate, came, stopped = kit.Gate(), threading.Event(), list[str]()
+
+    def hook(op: str, path: str) -> None:
+        if op == "fsync" and path.endswith(kind.file(kind.ids(2)[1])) and not stopped:
+            stopped.append(path)
+            gate.stop()
+
+    log = kit.start_core(kind, disk, fs=kit.hooked(disk, hook))
+    log._ready_lock = kit.TellingLock(came)  # type: ignore[assignment]
+    log.write([kind.unit(1)])
+    preparing = kit.spawn(log.prepare_next)
+    gate.wait_reached()
+
+    def rotated() -> None:
+        log.rotate()
+        log.write([kind.unit(2)])
+
+    rotating = kit.spawn(rotated)
+    assert came.wait(kit.WAIT_S)
+    gate.open()
+    kit.finish([preparing, rotating])
+    end = log.position()
+    log.rotate()
+    assert log.position() == (end[0] + 1, 0)
+    assert disk.files()[kind.file(end[0])].endswith(kind.unit(2))
     log.close()
 
 

@@ -128,6 +128,28 @@ def test_the_timer_syncs_before_a_call_would_have_to(disk: kit.Disk) -> None:
     wal.close()
 
 
+def test_the_timer_comes_back_for_what_was_written_while_it_synced(disk: kit.Disk) -> None:
+    """W-52 batch: at most w after the oldest unsynced record, however long the sync before it took."""
+    late: list[str] = []
+
+    def hook(op: str, path: str) -> None:
+        if op == "fdatasync" and late:
+            late.clear()
+            wal.append(kit.put(2))
+            disk.clock.advance(5)
+
+    wal, _ = kit.open_wal(disk, BATCH, fs=kit.hooked(disk, hook))
+    wal.append(kit.put(0))
+    wal.append(kit.put(1))
+    disk.clock.advance(8)
+    late.append("now")
+    assert wal._tick_early() == 0.003
+    disk.clock.advance(3)
+    assert wal._tick_early() == 0
+    assert durable(disk) == 3
+    wal.close()
+
+
 @pytest.mark.parametrize("gap", [1, 3, 7, 9, 10, 11])
 def test_batch_makes_every_record_durable_within_two_windows(disk: kit.Disk, gap: int) -> None:
     """W-52 batch(w): durable within 2·w without further calls; the timer looks once per millisecond here."""

@@ -302,7 +302,7 @@ def test_a_thread_that_a_signal_takes_away_holds_up_nobody() -> None:
 @either
 def test_a_caller_that_signals_strike_waits_for_others_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """W-52: a profiler's signals, for instance; those it was one of three with stay away."""
-    monkeypatch.setattr(rounds_module, "HAND_OVER_S", 0.2)
+    monkeypatch.setattr(rounds_module, "HAND_OVER_S", 0.5)
     rounds: Sharing[str] = shared_rounds()
     served, enough, strikes = Served(), threading.Event(), list[None]()
 

@@ -94,6 +94,23 @@ def test_a_log_goes_on_behind_a_signal_at_any_call_of_an_append_that_rotates(pol
             return
 
 
+def test_a_log_that_is_closed_behind_a_signal_leaves_no_segment_unfinished() -> None:
+    """W-56, W-14: Ctrl-C in an append that rotates, and the end of a `with`."""
+    for at in count(1):
+        disk = kit.Disk()
+        wal, _ = kit.open_wal(disk, kit.ALWAYS)
+        kit.fill(wal, FULL)
+        strike = Strike(at)
+        with strike.around():
+            kit.fill(wal, 1, FULL)
+        sizes = {f"{info.id:06}.wal": info.size for info in wal.segments()}
+        wal.close()
+        assert {name: len(data) for name, data in disk.files().items() if name in sizes} == sizes, at
+        assert kit.numbers(kit.open_wal(disk.power_loss())[0])[:FULL] == list(range(FULL)), at
+        if not strike.struck:
+            return
+
+
 Faults = Sequence[tuple[str, int, int]]
 """Operation, which call of it, and the error number."""
 
@@ -119,6 +136,7 @@ def failing(disk: kit.Disk, faults: Faults, strike: Strike) -> Fs:
     ("records", "faults"),
     [
         pytest.param(1, [("fdatasync", 1, errno.EIO)], id="sync"),
+        pytest.param(1, [("pwrite", 1, errno.EIO)], id="write"),
         pytest.param(1, [("pwrite", 1, errno.ENOSPC), ("fsync", 1, errno.EIO)], id="cutting back"),
         pytest.param(FULL, [("fsync", 1, errno.EIO)], id="new segment"),
         pytest.param(FULL, [("fdatasync", 1, errno.EIO)], id="sync of a rotation"),

@@ -25,9 +25,9 @@ def test_the_tables_of_the_pages_are_made_of_the_stored_runs() -> None:
     results = tables.stored()
     assert results
     assert not any(result["quick"] for result in results.values())
-    for path, make in ((tables.PAGE, tables.page), (tables.README, tables.readme)):
-        text = path.read_text(encoding="utf-8")
-        assert make(text, results) == text, checks.relative(path)
+    page, readme = (path.read_text(encoding="utf-8") for path in (tables.PAGE, tables.README))
+    assert tables.page(page, results, tables.soaked()) == page
+    assert tables.readme(readme, results) == readme
 
 
 @pytest.mark.parametrize("page", ["docs/concepts.md", "docs/guides/deletes.md"])

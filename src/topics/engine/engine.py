@@ -49,7 +49,7 @@ from topics.engine.snapshot import Rows, Snapshots
 from topics.engine.subscribe import Receiver, Subscription
 from topics.engine.timer import LoopTimer, Timer
 from topics.engine.topic import Topic
-from topics.errors import CallerError, EngineClosed, TopicsError, WalFull, WalIo
+from topics.errors import CallerError, EngineClosed, TopicsError, WalError, WalFull, WalIo
 from topics.fs import Fs, OsFs, ensure_dir, fds_permit, process_id
 from topics.fs import boot_id as machine_boot_id
 from topics.model import (
@@ -150,12 +150,16 @@ class Engine:
         self._rotations = 0
         self._closed = False
         self._close_lock = threading.Lock()
+        self._latches: set[_Latch] = set()
+        """Of calls that wait for their outcome."""
         self.inboxes: set[Inbox] = set()
         """Of watches in this process; on the owner only."""
         self.recovered = RecoveryReport()
         """What opening found to be lost."""
         self.aio = EngineAio(self)
         """The same operations as coroutines."""
+        if isinstance(owner, LockedOwner):
+            owner.on_struck = self._note_struck
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -387,16 +391,14 @@ class Engine:
         core.settling = settling
         if not recovery.must_settle:
             return
-        with self._owner:
-            settling.begin()
+        self._owner.do(settling.begin)
         self._run_out()
         if core.settling is not None and not settling.is_full:
             raise settling.failed or TopicsError("the run could not begin")
 
     def _carry_out(self, work: Callable[[], object]) -> None:
         """Do something as the owner, and wait for what follows from it."""
-        with self._owner:
-            work()
+        self._owner.do(work)
         self._run_out(START_S)
 
     def _run_out(self, cold_s: float | None = None) -> None:
@@ -431,8 +433,7 @@ class Engine:
     def routers(self, prefix: str = "", *, source: str | None = None, dest: str | None = None) -> list[RouterState]:
         """Routers as they are now, by name."""
         self.check_open()
-        with self._owner:
-            return [one.state() for one in route.listed(self._core, prefix, source, dest)]
+        return self._owner.look(lambda: [one.state() for one in route.listed(self._core, prefix, source, dest)])
 
     def delete_router(self, name: str) -> bool:
         """Delete a router; copies it made stay. Whether there was one."""
@@ -481,7 +482,7 @@ class Engine:
     ) -> ReadResult:
         """Read behind a cursor; with `wait_ms`, wait that long for the next publication if there is nothing."""
         query = reading.Query.parse(name, from_seq, from_ts, limit, max_bytes, node, wait_ms, self._core.limits)
-        return self._call(lambda done: reading.read(self._core, query, done))  # type: ignore[no-any-return]
+        return self._look(lambda done: reading.read(self._core, query, done))  # type: ignore[no-any-return]
 
     def subscribe(
         self, name: str, from_seq: int = 0, receiver: Receiver | None = None, *, node: str | Iterable[str] | None = None
@@ -499,18 +500,18 @@ class Engine:
 
     def poll(self, query: reading.Query, until: Callable[[Callable[[], None]], None]) -> ReadResult | None:
         """Read, or wait to; `until` is given what calls it off, and then there is no result."""
-        self.check_open()
-        latch, waiting = _Latch(), reading.Waiting()
+        waiting = reading.Waiting()
 
-        def call_off() -> None:
-            with self._owner:
-                waiting.end()
-            latch.set(None)
+        def begin(told: Outcome) -> None:
+            def call_off() -> None:
+                with self._owner:
+                    waiting.end()
+                told(None)
 
-        with self._owner:
-            _start(lambda done: reading.read(self._core, query, done, None, waiting), latch.set)
-        until(call_off)
-        return latch.wait()  # type: ignore[no-any-return]
+            self._owner.look(partial(_start, lambda done: reading.read(self._core, query, done, None, waiting), told))
+            until(call_off)
+
+        return self._wait(begin)  # type: ignore[no-any-return]
 
     def delete(
         self,
@@ -576,8 +577,7 @@ class Engine:
     def writer(self, id: str) -> WriterState:
         """A writer of staged commits: its committed version, and what it has staged."""
         self.check_open()
-        with self._owner:
-            return txn.state(self._core, txn.writer_id(id, self._core.limits))
+        return self._owner.look(lambda: txn.state(self._core, txn.writer_id(id, self._core.limits)))
 
     def claim(self, name: str, node: str, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
         """Lease jobs of a queue to a node: what came back first, then what was never delivered, in seq order.
@@ -611,17 +611,16 @@ class Engine:
     def leases(self, name: str, cursor: int = 0, *, page_size: int = 100) -> LeasePage:
         """What of a queue is leased and what is delayed, by seq, behind a cursor."""
         after, size = check_u64(cursor, "cursor"), check_u64(page_size, "page_size")
-        return self._call(lambda done: queues.leases(self._core, name, after, size or 1, done))  # type: ignore[no-any-return]
+        return self._look(lambda done: queues.leases(self._core, name, after, size or 1, done))  # type: ignore[no-any-return]
 
     def state(self, name: str, *, touch: bool = True) -> TopicState:
         """A topic at this instant; `touch` counts as reading it."""
-        return self._call(lambda done: reading.state(self._core, name, touch, done))  # type: ignore[no-any-return]
+        return self._look(lambda done: reading.state(self._core, name, touch, done))  # type: ignore[no-any-return]
 
     def topics(self, prefix: str = "", *, system: bool = False) -> Iterator[str]:
         """The names of topics that begin with a prefix, sorted; the server's own only if asked for [A-14]."""
         self.check_open()
-        with self._owner:
-            names = [name for name in self._core.names if system or not is_system_name(name)]
+        names = self._owner.look(lambda: [name for name in self._core.names if system or not is_system_name(name)])
         return iter(sorted(name for name in names if name.startswith(prefix)))
 
     def plan(
@@ -649,8 +648,7 @@ class Engine:
     def release_pin(self, id: str) -> None:
         """End a pin before its time; `PinNotFound` if there is none."""
         self.check_open()
-        with self._owner:
-            self._core.pins.release(id)
+        self._owner.do(partial(self._core.pins.release, id))
 
     def compact(
         self,
@@ -688,11 +686,13 @@ class Engine:
     def metrics(self) -> dict[str, float]:
         """Counters and gauges under the names of 06 §21; where there are labels, their sum."""
         self.check_open()
-        with self._owner:
-            sweep = self.begin_metrics()
-            while not sweep.step():
-                pass
-            return sweep.found.flat()
+        return self._owner.look(self._count_all)
+
+    def _count_all(self) -> dict[str, float]:
+        sweep = self.begin_metrics()
+        while not sweep.step():
+            pass
+        return sweep.found.flat()
 
     def begin_metrics(self) -> Sweep:
         """On the owner: everything there is to count, in steps that are short."""
@@ -711,8 +711,7 @@ class Engine:
     def tick(self) -> None:
         """Do everything that is due, and return when it is done [S-355]."""
         self.check_open()
-        with self._owner:
-            self._tick()
+        self._owner.do(self._tick)
 
     def _tick(self) -> None:
         core = self._core
@@ -799,20 +798,26 @@ class Engine:
             if self._timer is not None:
                 self._timer.stop()
             try:
-                with self._owner:
-                    self._begin_closing()
-                self._run_out()
-                self._tell_the_rest()
-                if self._core.wal is not None:
-                    self._close_store()
+                if not self._is_struck:
+                    self._finish()
             finally:
                 self._let_go()
 
+    def _finish(self) -> None:
+        self._owner.do(self._begin_closing)
+        self._run_out()
+        self._tell_the_rest()
+        if self._core.wal is not None:
+            self._close_store()
+
+    @property
+    def _is_struck(self) -> bool:
+        return isinstance(self._owner, LockedOwner) and bool(self._owner.struck)
+
     def _tell_the_rest(self) -> None:
         """Deletes and losses that wait for company are told now; what cannot be, after the next start [A-20]."""
-        with self._owner:
-            self._core.deletes.flush()
-            self._core.losses.flush()
+        self._owner.do(self._core.deletes.flush)
+        self._owner.do(self._core.losses.flush)
         self._run_out()
 
     def _begin_closing(self) -> None:
@@ -839,16 +844,15 @@ class Engine:
         wrote = core.settling is None or bool(core.changed) or self._snapshots.total > 0
         if wrote:
             checkpointed: list[object] = []
-            with self._owner:
-                self._checkpointer.ask(checkpointed.append, full=False, snapshot=False, final=True)
+            ask = partial(self._checkpointer.ask, checkpointed.append, full=False, snapshot=False, final=True)
+            self._owner.do(ask)
             self._run_out()
             clean = not any(isinstance(one, Exception) for one in checkpointed)
             clean = clean and all(shard.state == "ok" for shard in core.wal.shards)
             if clean:
                 snapped: list[object] = []
-                with self._owner:
-                    number = self._checkpointer.number
-                    self._snapshots.take(number, force=True, clean=True, done=snapped.append)
+                number = self._checkpointer.number
+                self._owner.do(partial(self._snapshots.take, number, force=True, clean=True, done=snapped.append))
                 self._run_out()
                 clean = not any(isinstance(one, Exception) for one in snapped)
             if clean:
@@ -863,12 +867,12 @@ class Engine:
         raw = frame.encode_control(control.CloseMark(run=core.run), 0, core.clock.now_ms(), durable=True)
         for shard in reversed(core.wal.shards):
             if shard.is_open:
-                with self._owner:
-                    try:
-                        shard.submit(raw, 1, lambda outcome: None, durable=True, control=True)
-                    except TopicsError as error:
-                        log.warning("no close mark: %s", error)
-                        return
+                submit = partial(shard.submit, raw, 1, lambda outcome: None, durable=True, control=True)
+                try:
+                    self._owner.do(submit)
+                except TopicsError as error:
+                    log.warning("no close mark: %s", error)
+                    return
                 self._run_out()
 
     def _let_go(self) -> None:
@@ -876,12 +880,23 @@ class Engine:
         core.closing = True
         self._owner.close()
         if core.wal is not None:
+            if self._is_struck:
+                self._leave_logs()
             core.wal.reader.close()
         core.maps.clear()
         if core.cold.root is not None:
             core.cold.root.close()
         if self._lock is not None:
             self._lock.release()
+
+    def _leave_logs(self) -> None:
+        """As they are: the next start mends them."""
+        assert self._core.wal is not None
+        for shard in self._core.wal.shards:
+            try:
+                shard.log.close(finalize=False)
+            except (OSError, WalError) as error:
+                log.warning("shard %r: leaving its log: %s", shard.key, error)
 
     def __enter__(self) -> Engine:
         return self
@@ -897,14 +912,37 @@ class Engine:
             raise EngineClosed("the engine was opened by another process; it does not survive a fork [S-11]")
         if self._closed:
             raise EngineClosed("the engine is closed")
+        self._owner.check()
+
+    def _note_struck(self) -> None:
+        """On the owner: nothing is done any more, which whoever waits is told [S-73]."""
+        self._core.closing = True
+        latches = [latch.set for latch in tuple(self._latches)]
+        inboxes = [inbox.broken for inbox in tuple(self.inboxes)]
+        for tell in (*latches, *inboxes, *self.aio.waiting()):
+            try:
+                self._owner.check()
+            except EngineClosed as error:
+                tell(error)
 
     def _call(self, start: Callable[[Outcome], object]) -> Any:
         """Start an operation on the owner and wait for its outcome without being the owner."""
+        return self._wait(lambda done: self._owner.do(partial(_start, start, done)))
+
+    def _look(self, start: Callable[[Outcome], object]) -> Any:
+        """The same for what changes nothing: a signal may end it anywhere."""
+
+        return self._wait(lambda done: self._owner.look(partial(_start, start, done)))
+
+    def _wait(self, begin: Callable[[Outcome], object]) -> Any:
         self.check_open()
         latch = _Latch()
-        with self._owner:
-            _start(start, latch.set)
-        return latch.wait()
+        self._latches.add(latch)
+        try:
+            begin(latch.set)
+            return latch.wait()
+        finally:
+            self._latches.discard(latch)
 
     async def _call_async(self, start: Callable[[Outcome], object]) -> Any:
         self.check_open()
@@ -919,12 +957,18 @@ class _Bridge:
     def __init__(self) -> None:
         self._flushing = False
         self._outcomes: deque[tuple[asyncio.Future[Any], Any]] = deque()
+        self._waiting: set[asyncio.Future[Any]] = set()
 
     def call(self, owner: InlineOwner | LockedOwner, start: Callable[[Outcome], object]) -> asyncio.Future[Any]:
         """Start an operation; the future of its outcome."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        owner.start(lambda: _start(start, partial(self._report, future)))
+        self._waiting.add(future)
+        try:
+            owner.start(lambda: _start(start, partial(self._report, future)))
+        except BaseException:
+            self._waiting.discard(future)
+            raise
         if not self._flushing:
             self._flushing = True
             loop.call_soon(self._flush, owner)
@@ -934,6 +978,10 @@ class _Bridge:
         self._flushing = False
         with owner:
             pass
+
+    def waiting(self) -> list[Outcome]:
+        """On the owner: what tells those who wait their outcome."""
+        return [partial(self._report, future) for future in tuple(self._waiting)]
 
     def _report(self, future: asyncio.Future[Any], outcome: Any) -> None:
         """On the owner, which may be any thread."""
@@ -949,6 +997,7 @@ class _Bridge:
         for _ in range(len(self._outcomes)):
             # It leaves when it is settled: who adds one to an empty line wakes the loop, who finds company need not.
             future, outcome = self._outcomes[0]
+            self._waiting.discard(future)
             if not future.done():
                 if isinstance(outcome, BaseException):
                     future.set_exception(outcome)
@@ -1016,6 +1065,10 @@ class EngineAio:
         if found is None:
             found = self._bridges[loop] = _Bridge()
         return found
+
+    def waiting(self) -> list[Outcome]:
+        """On the owner: what tells everybody who waits for an outcome, on whichever loop."""
+        return [tell for bridge in tuple(self._bridges.values()) for tell in bridge.waiting()]
 
     async def put_topic(
         self, name: str, config: TopicConfig | Mapping[str, object] | None = None

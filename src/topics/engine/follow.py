@@ -124,13 +124,15 @@ class Inbox:
 
     def take(self) -> bytes:
         """Everything that is here; there is room again."""
-        with self._engine.owner:
-            whole = b"".join(self._frames)
-            self._frames.clear()
-            self._bytes = 0
-            if self.is_full:
-                self.is_full = False
-                self.feed.room()
+        return self._engine.owner.look(self._take)
+
+    def _take(self) -> bytes:
+        whole = b"".join(self._frames)
+        self._frames.clear()
+        self._bytes = 0
+        if self.is_full:
+            self.is_full = False
+            self.feed.room()
         return whole
 
     def leave(self) -> None:

@@ -20,13 +20,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from topics.clock import Clock, SystemClock, pause
 from topics.codec import kernel
+from topics.errors import EngineClosed
 from topics.process import stand_back
 
 log = logging.getLogger("topics.storage")
+
+T = TypeVar("T")
 
 Work = Callable[[], object]
 Done = Callable[[BaseException | None], None]
@@ -114,10 +117,22 @@ class InlineOwner:
             self._depth -= 1
             self._lock.release()
 
-    def start(self, work: Callable[[], None]) -> None:
+    def start(self, work: Callable[[], object]) -> None:
         """Run work, and what it put off at once."""
         with self:
             work()
+
+    def do(self, work: Callable[[], object]) -> None:
+        """The same."""
+        self.start(work)
+
+    def look(self, work: Callable[[], T]) -> T:
+        """The same, with what it returns."""
+        with self:
+            return work()
+
+    def check(self) -> None:
+        """Nothing strikes it."""
 
     def close(self) -> None:
         """Nothing runs by itself."""
@@ -159,7 +174,12 @@ class InlineOwner:
 
 
 class LockedOwner:
-    """Whoever is inside `with owner` is the owner; leaving does what was put off first."""
+    """Whoever is inside `with owner` is the owner; leaving does what was put off first.
+
+    What changes anything goes through `do` or `start`, what changes nothing may go through `look`. A signal, Ctrl-C for
+    instance, may strike in the middle of a change: what is half done then can be neither undone nor gone on with, so
+    nothing is done any more. Memory is as the signal left it, the disk as a process that was killed there leaves it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -171,6 +191,10 @@ class LockedOwner:
         self._outstanding_apart = 0
         self._idle = threading.Condition()
         self._closed = False
+        self.struck = ""
+        """By what, and so nothing is done any more."""
+        self.on_struck: Callable[[], None] = lambda: None
+        """Told once, on the owner."""
 
     def __enter__(self) -> LockedOwner:
         self._lock.acquire()
@@ -179,24 +203,69 @@ class LockedOwner:
 
     def __exit__(self, *exception: object) -> None:
         try:
-            while self._depth == 1 and self._soon:
-                call = self._soon.popleft()
-                try:
-                    call()
-                except Exception:  # it is nobody's in particular: what else was put off must still be done
-                    log.exception("something that was put off failed")
+            if self._soon:
+                self._whole(self._do_what_was_put_off)
         finally:
             self._depth -= 1
             self._lock.release()
 
-    def start(self, work: Callable[[], None]) -> None:
+    def _do_what_was_put_off(self) -> None:
+        while self._depth == 1 and self._soon and not self.struck:
+            call = self._soon.popleft()
+            try:
+                call()
+            except Exception:  # it is nobody's in particular: what else was put off must still be done
+                log.exception("something that was put off failed")
+
+    def start(self, work: Callable[[], object]) -> None:
         """Run work as the owner and leave what it put off to whoever is the owner next: many starts, one flush."""
+        # The lock's own `with`: no signal comes between having it and being bound to give it back.
         with self._lock:
+            self.check()
             self._depth += 1
             try:
-                work()
+                self._whole(work)
             finally:
                 self._depth -= 1
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Run work as the owner, and then what was put off."""
+        with self._lock:
+            self.start(work)
+            if self._soon:
+                self.start(self._do_what_was_put_off)
+
+    def look(self, work: Callable[[], T]) -> T:
+        """The same for what changes nothing: a signal may end it anywhere."""
+        with self._lock:
+            self.check()
+            self._depth += 1
+            try:
+                found = work()
+                if self._soon:
+                    self._whole(self._do_what_was_put_off)
+                return found
+            finally:
+                self._depth -= 1
+
+    def check(self) -> None:
+        """Raise if nothing is done any more."""
+        if self.struck:
+            raise EngineClosed(
+                f"{self.struck} interrupted a change: close the engine and open it again; "
+                "what was not answered yet may be written or not"
+            )
+
+    def _whole(self, work: Callable[[], object]) -> None:
+        """Nothing comes behind work that was not done to its end, or to an error of its own."""
+        try:
+            work()
+        except Exception:
+            raise
+        except BaseException as error:
+            self.struck = self.struck or type(error).__name__
+            self.on_struck()
+            raise
 
     def soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
@@ -207,7 +276,11 @@ class LockedOwner:
     def aside(self, lane: str, work: Work, done: Done) -> None:
         with self._idle:
             self._outstanding += 1
-        self._lane(lane).put(lambda: self._carry_out(work, done))
+        self._lane(lane).put(lambda: self._carry_out(work, partial(self._tell, done)))
+
+    def _tell(self, done: Done, outcome: BaseException | None) -> None:
+        if not self.struck:
+            done(outcome)
 
     def _lane(self, lane: str) -> _Lane:
         thread = self._lanes.get(lane)
@@ -232,7 +305,7 @@ class LockedOwner:
         def told(outcome: BaseException | None) -> None:
             with self._idle:
                 self._outstanding_apart -= 1
-            if not self._closed:
+            if not self._closed and not self.struck:
                 done(outcome)
 
         thread.put(lambda: self._carry_out(work, told))
@@ -279,7 +352,8 @@ class LockedOwner:
 
     def close(self) -> None:
         """The same, and end the helpers; those that are apart end by themselves, and tell nothing any more."""
-        self.wait_idle()
+        if not self.struck:  # else work may be counted that nobody has
+            self.wait_idle()
         self._closed = True
         for lane in self._lanes.values():
             lane.stop()
@@ -337,12 +411,9 @@ class LoopOwner(LockedOwner):
             work, done = self._works.popleft()
             self._carry_out(partial(_take_all, work), done)
 
-    def __exit__(self, *exception: object) -> None:
+    def _do_what_was_put_off(self) -> None:
         if self._loop is None:
-            super().__exit__(*exception)
-        else:
-            self._depth -= 1
-            self._lock.release()
+            super()._do_what_was_put_off()
 
     def soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)

@@ -432,8 +432,9 @@ class SegmentedLog:
 
     def sync(self) -> None:
         """Make everything written so far durable."""
-        self.check()
-        self.sync_to(self.position())
+        position = self.position()
+        self.check()  # behind it: a log that is being closed has no other end than where it was synced
+        self.sync_to(position)
 
     def sync_to(self, position: tuple[int, int]) -> None:
         """Return when everything below `position` is durable; a sync that was waited for and covers it is enough."""
@@ -602,13 +603,15 @@ class SegmentedLog:
         segment.preamble = self.codec.preamble(FileInfo(segment.id, before, self.context))
         assert segment.state is State.READY
         with self._segments_lock:
+            segments = {**self._segments, segment.id: segment}
             # Plain stores, which no signal comes between.
             if previous is not None and previous.state is State.ACTIVE:
                 previous.state = State.ROTATING
             segment.state = State.ACTIVE
-            self._ready = None
-            self._segments = {**self._segments, segment.id: segment}
+            self._segments = segments
             self._active = segment
+            # Last: whoever sees that nothing is ready prepares the segment behind those.
+            self._ready = None
 
     def _finalize(self, segment: Segment) -> None:
         """Physical size = logical size, fsynced [W-14]; a failed sync latches the log here too."""
@@ -768,8 +771,8 @@ class SegmentedLog:
         return self._failed is None
 
     def _writable(self) -> Segment:
-        self.check()
         active = self._active
+        self.check()  # behind it: a log that is being closed has none
         assert active is not None, "the log was not started"
         return active
 

@@ -111,6 +111,8 @@ class Wal:
         self._timer = SyncTimer(self._tick_early, config.fsync_policy.window_ms) if timed and kind == "batch" else None
         self._timed = timed
         self._preparing: threading.Thread | None = None
+        self._prepared_behind: int | None = None
+        """The segment behind which preparing ahead was tried last."""
 
     @classmethod
     def open(
@@ -267,7 +269,7 @@ class Wal:
             unit.end = id, at
         self._writing = None
         if self.config.prepare_ahead and at > segments.max_segment_size // 2:
-            self._prepare_ahead()
+            self._prepare_ahead(id)
 
     def _settle(self) -> None:
         """Say where units are whose writer was interrupted before it could; under the lock.
@@ -294,15 +296,21 @@ class Wal:
         for unit in units:
             self._write((unit,), unit.size)
 
-    def _prepare_ahead(self) -> None:
-        """Have the next segment ready before rotation needs it; a failure is rotation's to report."""
-        if self._log.has_ready() or (self._preparing is not None and self._preparing.is_alive()):
+    def _prepare_ahead(self, id: int) -> None:
+        """Have the segment behind `id` ready before rotation needs it: tried once, for rotation reports a failure."""
+        if id == self._prepared_behind or self._log.has_ready():
             return
-        if self._timed:
-            self._preparing = threading.Thread(target=self._prepare, name="topics-wal-prepare", daemon=True)
-            self._preparing.start()
-        else:
+        if self._preparing is not None and self._preparing.is_alive():
+            return
+        self._prepared_behind = id
+        if not self._timed:
             self._prepare()
+            return
+        self._preparing = threading.Thread(target=self._prepare, name="topics-wal-prepare", daemon=True)
+        try:
+            self._preparing.start()
+        except RuntimeError as error:
+            log.warning("no thread to prepare the next segment ahead: %s", error)
 
     def _prepare(self) -> None:
         try:
@@ -318,25 +326,30 @@ class Wal:
             if self._timer is not None:
                 self._timer.start()
             self._sync_window()
-        elif self._oldest_ns is None:
-            self._wait_since(now)
+        elif self._oldest_ns is None and not self._wait_since(now):
+            self._sync_window()
 
-    def _wait_since(self, oldest_ns: int) -> None:
-        """Have the timer sync what has waited since then."""
+    def _wait_since(self, oldest_ns: int) -> bool:
+        """Have the timer sync what has waited since then; `False` if it cannot be started."""
         self._oldest_ns = oldest_ns
+        armed = False
         try:
-            if self._timer is not None:
-                self._timer.arm()
-        except BaseException:
-            self._oldest_ns = None  # whoever comes next arms it
-            raise
+            armed = self._timer is None or self._timer.arm()
+        finally:
+            if not armed:
+                self._oldest_ns = None  # whoever comes next arms it
+        return armed
 
-    def _sync_window(self) -> None:
+    def _sync_window(self, *, checked: bool = False) -> None:
+        """Sync what was written so far; `checked` raises if the log is being closed, or takes no more writes."""
         # Cleared before the end is looked at: whoever writes later sets it again.
         oldest, self._oldest_ns = self._oldest_ns, None
         try:
             self._synced_at_ns = self._clock.monotonic_ns()
-            self._log.sync_to(self._log.position())
+            end = self._log.position()
+            if checked:
+                self.flush()  # behind it: a log that is being closed ends where it was synced
+            self._log.sync_to(end)
         except WalError:
             raise
         except BaseException:
@@ -370,7 +383,7 @@ class Wal:
     def sync(self) -> None:
         """Return when everything appended before the call is durable [W-53]."""
         self.flush()
-        self._sync_window()
+        self._sync_window(checked=True)
 
     def flush(self) -> None:
         """Appended bytes are with the operating system already; raise if the log takes no more writes."""

@@ -33,21 +33,36 @@ class SyncTimer:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         """Known once it runs: one that does not yet cannot be waited for."""
+        self._refused = False
+        """Whether it was told that the system has no thread to give."""
 
-    def start(self) -> None:
-        """Start the thread, once."""
+    def start(self) -> bool:
+        """Start the thread, once; `False` if there is none to be had now."""
         if self._thread is not None:
-            return
+            return True
         with self._starting:
             if self._thread is None and not self._stopped.is_set():
                 thread = threading.Thread(target=self._run, name="topics-wal-timer", daemon=True)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    self._warn(error)
+                    return False
                 self._thread = thread
+        return True
 
-    def arm(self) -> None:
-        """Something unsynced is waiting: look at it before its window has passed."""
-        self.start()
+    def _warn(self, error: RuntimeError) -> None:
+        """Once: every append tries again."""
+        if not self._refused:
+            self._refused = True
+            log.warning("the timer is not running, appends sync by themselves: %s", error)
+
+    def arm(self) -> bool:
+        """Something unsynced is waiting: look at it before its window has passed; `False` if nobody will."""
+        if not self.start():
+            return False
         self._armed.set()
+        return True
 
     def stop(self) -> None:
         """End the thread and wait for it, unless it is the caller."""

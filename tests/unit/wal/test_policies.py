@@ -6,7 +6,7 @@ import os
 import threading
 from concurrent.futures import Future
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -350,6 +350,28 @@ def test_a_timer_that_two_threads_start_has_one_thread(monkeypatch: pytest.Monke
     kit.finish([first, second])
     timer.stop()
     assert [thread.is_alive() for thread in threads.made] == [False]
+
+
+def test_batch_syncs_in_the_call_while_its_timer_cannot_be_started(
+    disk: kit.Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """W-52 batch: what is acknowledged is durable within the window; the timer is started when that is possible."""
+
+    def refuse(thread: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    before = set(threading.enumerate())
+    wal, _ = kit.open_wal(disk, FsyncPolicy.batch(1000), timed=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for n in range(4):
+            wal.append(kit.put(n))
+            assert durable(disk) == n + 1
+    assert sum("the timer" in told for told in caplog.messages) == 1
+    wal.append(kit.put(4))
+    assert [thread.name for thread in threads_since(before)] == ["topics-wal-timer"]
+    assert kit.numbers(wal) == list(range(5))
+    wal.close()
 
 
 def test_the_timer_makes_the_last_record_durable_without_further_calls(disk: kit.Disk) -> None:

@@ -8,18 +8,17 @@ record; the others' are there once, the log goes on, and a failure of the disk i
 from __future__ import annotations
 
 import errno
-import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
-from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.unit.strike import Strike
 from tests.unit.wal import kit
 from topics.errors import WalError
 from topics.fs import Fs
@@ -31,36 +30,8 @@ FULL = 9
 """Records that a segment has room for."""
 
 
-class Strike:
-    """Raises at the `at`-th call of this thread's that the log makes once it is armed."""
-
-    def __init__(self, at: int, *, armed: bool = True) -> None:
-        self.armed = armed
-        self.struck = False
-        self._left = at
-
-    @contextmanager
-    def around(self) -> Iterator[None]:
-        """What may be struck."""
-        gc.disable()  # what it calls back is not ours
-        sys.setprofile(self._look)
-        try:
-            yield
-        except KeyboardInterrupt:
-            assert self.struck
-        finally:
-            sys.setprofile(None)
-            gc.enable()
-
-    def _look(self, frame: FrameType, event: str, arg: object) -> None:
-        caller = frame.f_back if event == "call" else frame
-        if event not in ("call", "c_return") or caller is None or caller.f_code.co_filename not in OURS:
-            return
-        if self.armed and not self.struck:
-            self._left -= 1
-            if not self._left:
-                self.struck = True
-                raise KeyboardInterrupt
+def strike_at(at: int, *, armed: bool = True) -> Strike:
+    return Strike(at, OURS.__contains__, armed=armed)
 
 
 @pytest.mark.parametrize("policy", [kit.ALWAYS, kit.OS, BATCH], ids=lambda policy: policy.kind)
@@ -71,7 +42,7 @@ def test_a_log_goes_on_behind_a_signal_at_any_call_of_an_append_that_rotates(pol
         wal, _ = kit.open_wal(disk, policy)
         kit.fill(wal, FULL)
         assert wal.current_position().segment_id == 0
-        strike, struck = Strike(at), list[int]()
+        strike, struck = strike_at(at), list[int]()
         with strike.around():
             kit.fill(wal, 1, FULL)
         if strike.struck:
@@ -100,7 +71,7 @@ def test_a_log_that_is_closed_behind_a_signal_leaves_no_segment_unfinished() -> 
         disk = kit.Disk()
         wal, _ = kit.open_wal(disk, kit.ALWAYS)
         kit.fill(wal, FULL)
-        strike = Strike(at)
+        strike = strike_at(at)
         with strike.around():
             kit.fill(wal, 1, FULL)
         sizes = {f"{info.id:06}.wal": info.size for info in wal.segments()}
@@ -147,7 +118,7 @@ def test_a_disk_that_failed_is_remembered_whatever_a_signal_strikes(records: int
     """W-17, W-15: the next sync would succeed, and prove nothing about pages that failed."""
     for at in count(1):
         disk = kit.Disk()
-        strike = Strike(at, armed=False)
+        strike = strike_at(at, armed=False)
         wal, _ = kit.open_wal(disk, kit.ALWAYS, fs=failing(disk, faults, strike), prepare_ahead=False)
         kit.fill(wal, records)
         with strike.around(), suppress(WalError):
@@ -170,7 +141,7 @@ def test_what_waits_under_batch_is_synced_whoever_was_struck(call: str) -> None:
         wal, _ = kit.open_wal(disk, BATCH)
         kit.fill(wal, 2)
         disk.clock.advance(10)
-        strike = Strike(at)
+        strike = strike_at(at)
         with strike.around():
             if call == "sync":
                 wal.sync()

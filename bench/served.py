@@ -207,6 +207,8 @@ async def _serve(kind: str, dir: str, given: Mapping[str, str]) -> None:
     sys.setswitchinterval(SWITCH_S)
     if hasattr(process, "keep_memory"):  # an older commit that is compared with has none
         process.keep_memory()
+    if hasattr(process, "Memory"):
+        process.Memory().start(asyncio.get_running_loop())
     beat = Beat() if kind in BEATING else None
     if kind == "recovery":
         print(port, flush=True)

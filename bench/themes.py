@@ -109,7 +109,8 @@ SUBJECTS: Mapping[str, Sequence[Plot]] = {
         Bars("sse", "", "cpu_us", "µs of the server per delivery"),
     ],
     "Memory per record kept": [
-        Bars("retained", "", "bytes_per_record", "bytes of resident memory per record, after writing it"),
+        Bars("retained", "", "at_once_bytes_per_record", "bytes of resident memory per record, just written"),
+        Bars("retained", "", "bytes_per_record", "bytes of resident memory per record, some seconds later"),
         Bars("retained", "", "restarted_bytes_per_record", "bytes of resident memory per record, after a restart"),
         Bars("engine_memory", "", "vmrss_bytes_per_record", "bytes of resident memory per sealed record"),
     ],

@@ -16,7 +16,6 @@ One coroutine takes signals and the end of recovery in turn. Main thread, but fo
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import dataclasses
 import gc
 import logging
@@ -39,6 +38,7 @@ from topics.errors import SettingsError, TopicsError
 from topics.fs import FDS_KEPT, Fs, OsFs, fds_permit
 from topics.server import bind, keys
 from topics.server.logs import Logs, fields
+from topics.server.memory import Memory, keep_memory
 from topics.server.server import DRAIN_S, Server
 from topics.server.tls import Certificate
 from topics.server.watchdog import Watchdog
@@ -54,9 +54,6 @@ SWITCH_S: Final = 0.001
 """After so long who has the interpreter is asked to let others go on; 5 ms by default [P-10]. The loop seldom keeps it
 as long, so that helpers wait for the end of a pass; and those that rest between stretches do not need it as long."""
 GC_THRESHOLD: Final = (50_000, 20, 50)
-KEPT_BYTES: Final = {-3: 16 << 20, -1: 32 << 20}
-"""Options of glibc's `mallopt`: blocks of less than `M_MMAP_THRESHOLD` are no mappings of their own, and at most
-`M_TRIM_THRESHOLD` of what is free at the end of an arena is kept. The largest answer is half of the first."""
 TERMINAL_EVERY_NS: Final = 100_000_000
 PLAIN_EVERY_NS: Final = 5_000_000_000
 CLASSES: Final = "disk unless a topic says fsync, memory or ephemeral"
@@ -228,9 +225,10 @@ class Process:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._signalled, number)
         self._logs.keep_warnings(lambda message: self._keep_warning(loop, message))
-        watchdog = Watchdog(self._app)
+        watchdog, memory = Watchdog(self._app), Memory()
         await self._open()
         watchdog.start(loop)
+        memory.start(loop)
         recovery = asyncio.ensure_future(self._recover())
         recovery.add_done_callback(lambda _: self._events.put_nowait("recovered"))
         try:
@@ -242,6 +240,7 @@ class Process:
             return await self._stop(recovery)
         finally:
             watchdog.stop()
+            memory.stop()
 
     def _keep_warning(self, loop: asyncio.AbstractEventLoop, message: str) -> None:
         if not loop.is_closed():
@@ -427,17 +426,6 @@ def _storage(error: OSError | TopicsError) -> Refusal:
     """[BOOT-3, BOOT-4]"""
     code = error.code if isinstance(error, TopicsError) else "io_error"
     return Refusal(3, code, f"the store cannot be opened: {error}")
-
-
-def keep_memory() -> None:
-    """Keep what large answers need for the next ones: given back each time, it faults in again page by page [P-10].
-
-    Only where the C library has a word for it.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for option, value in KEPT_BYTES.items():
-            mallopt(option, value)
 
 
 def spare_the_collector() -> None:

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -406,8 +407,7 @@ class Engine:
         if isinstance(self._owner, InlineOwner):
             self._owner.run()
         else:
-            with self._owner:
-                pass
+            self._owner.do(_nothing)
             self._owner.wait_idle(cold_s)
 
     # -- operations --------------------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ class Engine:
     ) -> ReadResult:
         """Read behind a cursor; with `wait_ms`, wait that long for the next publication if there is nothing."""
         query = reading.Query.parse(name, from_seq, from_ts, limit, max_bytes, node, wait_ms, self._core.limits)
-        return self._look(lambda done: reading.read(self._core, query, done))  # type: ignore[no-any-return]
+        return self._call(lambda done: reading.read(self._core, query, done))  # type: ignore[no-any-return]
 
     def subscribe(
         self, name: str, from_seq: int = 0, receiver: Receiver | None = None, *, node: str | Iterable[str] | None = None
@@ -506,9 +506,9 @@ class Engine:
             def call_off() -> None:
                 with self._owner:
                     waiting.end()
-                told(None)
+                    told(None)
 
-            self._owner.look(partial(_start, lambda done: reading.read(self._core, query, done, None, waiting), told))
+            self._owner.do(partial(_start, lambda done: reading.read(self._core, query, done, None, waiting), told))
             until(call_off)
 
         return self._wait(begin)  # type: ignore[no-any-return]
@@ -611,11 +611,11 @@ class Engine:
     def leases(self, name: str, cursor: int = 0, *, page_size: int = 100) -> LeasePage:
         """What of a queue is leased and what is delayed, by seq, behind a cursor."""
         after, size = check_u64(cursor, "cursor"), check_u64(page_size, "page_size")
-        return self._look(lambda done: queues.leases(self._core, name, after, size or 1, done))  # type: ignore[no-any-return]
+        return self._call(lambda done: queues.leases(self._core, name, after, size or 1, done))  # type: ignore[no-any-return]
 
     def state(self, name: str, *, touch: bool = True) -> TopicState:
         """A topic at this instant; `touch` counts as reading it."""
-        return self._look(lambda done: reading.state(self._core, name, touch, done))  # type: ignore[no-any-return]
+        return self._call(lambda done: reading.state(self._core, name, touch, done))  # type: ignore[no-any-return]
 
     def topics(self, prefix: str = "", *, system: bool = False) -> Iterator[str]:
         """The names of topics that begin with a prefix, sorted; the server's own only if asked for [A-14]."""
@@ -795,9 +795,9 @@ class Engine:
             if self._closed or process_id() != self._pid:
                 return
             self._closed = True
-            if self._timer is not None:
-                self._timer.stop()
             try:
+                if self._timer is not None:
+                    self._timer.stop()
                 if not self._is_struck:
                     self._finish()
             finally:
@@ -878,16 +878,20 @@ class Engine:
     def _let_go(self) -> None:
         core = self._core
         core.closing = True
-        self._owner.close()
-        if core.wal is not None:
+        try:
+            self._owner.close()
             if self._is_struck:
-                self._leave_logs()
-            core.wal.reader.close()
-        core.maps.clear()
-        if core.cold.root is not None:
-            core.cold.root.close()
-        if self._lock is not None:
-            self._lock.release()
+                self._note_struck()  # the first time may have been struck itself
+            if core.wal is not None:
+                if self._is_struck:
+                    self._leave_logs()
+                core.wal.reader.close()
+            core.maps.clear()
+            if core.cold.root is not None:
+                core.cold.root.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def _leave_logs(self) -> None:
         """As they are: the next start mends them."""
@@ -928,11 +932,6 @@ class Engine:
     def _call(self, start: Callable[[Outcome], object]) -> Any:
         """Start an operation on the owner and wait for its outcome without being the owner."""
         return self._wait(lambda done: self._owner.do(partial(_start, start, done)))
-
-    def _look(self, start: Callable[[Outcome], object]) -> Any:
-        """The same for what changes nothing: a signal may end it anywhere."""
-
-        return self._wait(lambda done: self._owner.look(partial(_start, start, done)))
 
     def _wait(self, begin: Callable[[Outcome], object]) -> Any:
         self.check_open()
@@ -976,8 +975,8 @@ class _Bridge:
 
     def _flush(self, owner: InlineOwner | LockedOwner) -> None:
         self._flushing = False
-        with owner:
-            pass
+        with suppress(EngineClosed):
+            owner.do(_nothing)
 
     def waiting(self) -> list[Outcome]:
         """On the owner: what tells those who wait their outcome."""
@@ -992,6 +991,7 @@ class _Bridge:
             except RuntimeError:
                 log.info("nobody waits for an outcome any more: its event loop is closed")
                 self._outcomes.clear()
+                self._waiting.clear()
 
     def _settle(self) -> None:
         for _ in range(len(self._outcomes)):
@@ -1019,6 +1019,10 @@ def _expire(core: Core, topic: Topic) -> bool:
     return True
 
 
+def _nothing() -> None:
+    """For an owner who has only what was put off to do."""
+
+
 def _start(start: Callable[[Outcome], object], done: Outcome) -> None:
     try:
         start(done)
@@ -1031,16 +1035,18 @@ def _start(start: Callable[[Outcome], object], done: Outcome) -> None:
 class _Latch:
     """The outcome of one call."""
 
-    __slots__ = ("_lock", "_outcome")
+    __slots__ = ("_lock", "_outcome", "_told")
 
     def __init__(self) -> None:
+        self._told = False
         self._lock = threading.Lock()
         self._lock.acquire()
         self._outcome: Any = None
 
     def set(self, outcome: Any) -> None:
-        """Tell the outcome; the first one counts."""
-        if self._lock.locked():
+        """Tell the outcome, on the owner; the first one counts."""
+        if not self._told:
+            self._told = True
             self._outcome = outcome
             self._lock.release()
 

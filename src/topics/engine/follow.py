@@ -124,7 +124,9 @@ class Inbox:
 
     def take(self) -> bytes:
         """Everything that is here; there is room again."""
-        return self._engine.owner.look(self._take)
+        taken: list[bytes] = []
+        self._engine.owner.do(lambda: taken.append(self._take()))
+        return taken[0]
 
     def _take(self) -> bytes:
         whole = b"".join(self._frames)
@@ -243,8 +245,14 @@ class LogWatch(Watch):
         raise StopIteration
 
     def _take(self) -> None:
-        lines = self._inbox.take()
-        self._reader.feed(lines)
+        try:
+            lines = self._inbox.take()
+            self._reader.feed(lines)
+        except Exception:
+            raise
+        except BaseException:
+            self._closed = True  # what a signal took is not passed over: whoever goes on begins at the cursors
+            raise
         if not lines and self._inbox.error is not None:
             self.close()
             raise self._inbox.error

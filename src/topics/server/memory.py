@@ -2,8 +2,8 @@
 
 A large answer is allocated and freed several times on its way; if the C library gave its memory back to the system each
 time, it would fault in again page by page. What piled up while many records came in at once is another matter: it is in
-pieces, so that most of it would stay for good. Giving it back takes the allocator for about 60 µs per MiB, which
-nobody is to wait for.
+pieces, so that most of it would stay for good. Giving it back takes the allocator for about 60 µs per MiB; whoever asks
+it for memory meanwhile waits, so it is done when nobody should.
 
 Only where the C library has words for it (glibc).
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -30,7 +31,7 @@ QUIET_SHARE: Final = 0.05
 WORTH_BYTES: Final = 16 << 20
 """By so much it has grown since memory was given back last, or it is left alone."""
 
-_PAGE: Final = 4096
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def keep_memory() -> None:
@@ -68,7 +69,7 @@ class Memory:
         self._give_back = give_back
         self._looked_s = cpu_s()
         self._left: int | None = None
-        """What there was at the first look, or when memory was given back last."""
+        """What there was at the first look, or at the first behind giving memory back; the least since."""
         self._giving: threading.Thread | None = None
         self._handle: asyncio.TimerHandle | None = None
 
@@ -84,10 +85,12 @@ class Memory:
     def _again(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             self.look()
+        except FileNotFoundError:
+            log.info("how much memory the process has is not known here")
+            return
         except OSError as error:
-            log.info("how much memory the process has is not known: %s", error)
-        else:
-            self._handle = loop.call_later(LOOK_S, self._again, loop)
+            log.info("how much memory the process has was not to be had: %s", error)
+        self._handle = loop.call_later(LOOK_S, self._again, loop)
 
     def look(self) -> None:
         """Give memory back if the process has nothing to do and has grown; once a second."""
@@ -97,6 +100,7 @@ class Memory:
         if self._looked_s - before_s > QUIET_SHARE * LOOK_S or self.is_giving:
             return
         own = self._own()
+        self._left = min(self._left, own)
         if own >= self._left + WORTH_BYTES:
             giving = threading.Thread(target=self._give, name="topics-memory", daemon=True)
             try:
@@ -114,4 +118,4 @@ class Memory:
 
     def _give(self) -> None:
         self._give_back()
-        self._left = self._own()
+        self._left = None

@@ -231,9 +231,11 @@ class LockedOwner:
     def do(self, work: Callable[[], object]) -> None:
         """Run work as the owner, and then what was put off."""
         with self._lock:
-            self.start(work)
-            if self._soon:
-                self.start(self._do_what_was_put_off)
+            try:
+                self.start(work)
+            finally:
+                if self._soon and not self.struck:
+                    self.start(self._do_what_was_put_off)
 
     def look(self, work: Callable[[], T]) -> T:
         """The same for what changes nothing: a signal may end it anywhere."""
@@ -241,12 +243,13 @@ class LockedOwner:
             self.check()
             self._depth += 1
             try:
-                found = work()
-                if self._soon:
-                    self._whole(self._do_what_was_put_off)
-                return found
+                return work()
             finally:
-                self._depth -= 1
+                try:
+                    if self._soon and not self.struck:
+                        self._whole(self._do_what_was_put_off)
+                finally:
+                    self._depth -= 1
 
     def check(self) -> None:
         """Raise if nothing is done any more."""
@@ -264,6 +267,8 @@ class LockedOwner:
             raise
         except BaseException as error:
             self.struck = self.struck or type(error).__name__
+            with self._idle:
+                self._idle.notify_all()
             self.on_struck()
             raise
 
@@ -274,9 +279,10 @@ class LockedOwner:
         self.soon(call)
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
+        thread = self._lane(lane)
         with self._idle:
             self._outstanding += 1
-        self._lane(lane).put(lambda: self._carry_out(work, partial(self._tell, done)))
+        thread.put(lambda: self._carry_out(work, partial(self._tell, done)))
 
     def _tell(self, done: Done, outcome: BaseException | None) -> None:
         if not self.struck:
@@ -343,17 +349,17 @@ class LockedOwner:
     def wait_idle(self, apart_s: float | None = None) -> None:
         """Wait for the helpers and for what their reports start; call it without being the owner.
 
+        Not behind a change that a signal ended: work may be counted then that nobody has.
         `apart_s`: also for those that are apart, but not longer than that.
         """
         with self._idle:
             if apart_s is not None:
-                self._idle.wait_for(lambda: not self._outstanding, apart_s)
-            self._idle.wait_for(lambda: self._outstanding == self._outstanding_apart)
+                self._idle.wait_for(lambda: self.struck or not self._outstanding, apart_s)
+            self._idle.wait_for(lambda: self.struck or self._outstanding == self._outstanding_apart)
 
     def close(self) -> None:
         """The same, and end the helpers; those that are apart end by themselves, and tell nothing any more."""
-        if not self.struck:  # else work may be counted that nobody has
-            self.wait_idle()
+        self.wait_idle()
         self._closed = True
         for lane in self._lanes.values():
             lane.stop()

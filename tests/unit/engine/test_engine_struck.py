@@ -7,7 +7,9 @@ finds the disk as a process leaves it that was killed there.
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -24,10 +26,13 @@ from topics.engine.engine import Engine
 from topics.engine.follow import LogWatch
 from topics.engine.read import Query
 from topics.errors import EngineClosed
+from topics.storage.owner import LockedOwner
 from topics.testing import SimFs
 
 PACKAGE = str(Path(topics.__file__).parent)
 OURS = tuple(f"{PACKAGE}/{part}/" for part in ("engine", "storage", "wal"))
+in_generators = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""Where a generator is being closed, Python tells of what a handler raises and goes on."""
 CONFIG = EngineConfig(wal_shards=1, wal_file_bytes=65536, wal_init_zero=False)
 
 
@@ -39,7 +44,7 @@ def strike(at: int) -> Strike:
     return Strike(at, lambda file: file.startswith(OURS))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a generator that is being closed
+@in_generators
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_a_signal_at_any_call_of_a_write_harms_nothing_that_was_acknowledged(durability: str) -> None:
     """S-73, INV-1: other threads are answered, and every start finds what they were told."""
@@ -123,17 +128,64 @@ def test_whoever_waits_is_told_and_nobody_is_served_any_more(struck: tuple[Engin
     assert not engine.health().ready
 
 
-def test_a_signal_in_a_read_ends_that_read_alone() -> None:
-    """01 §6: it changes nothing, so nothing is half changed."""
-    engine = opened(SimFs(7))
-    engine.put_topic("a", {"durability": "fsync"})
-    kit.each(engine, 20, name="a")
+@in_generators
+def test_a_signal_at_any_call_of_a_read_leaves_nobody_waiting() -> None:
+    """S-73, TTL-2: reading retires what is over, so it may leave something half done as well."""
     for at in count(1):
+        sim = SimFs(7)
+        engine = opened(sim)
+        engine.put_topic("a", {"durability": "fsync", "ttl_ms": 1, "max_records": 5})
+        kit.each(engine, 8, name="a")
         signal = strike(at)
         with signal.around():
             engine.read("a")
-        assert kit.everything(engine, "a").values == list(range(1, 21)), at
+        for later in (partial(engine.read, "a"), partial(kit.write, engine, 9, name="a")):
+            with suppress(EngineClosed):
+                kit.spawn(later).result(kit.WAIT_S)
+        closing = kit.spawn(engine.close)
+        closing.result(kit.WAIT_S)
+        with opened(sim) as again:
+            assert again.state("a").head_seq >= 8, at
         if not signal.struck:
-            break
-    kit.write(engine, 21, name="a")
+            return
+
+
+def test_who_is_struck_while_telling_others_tells_them_when_he_closes() -> None:
+    """S-73: Ctrl-C twice."""
+    engine = opened(SimFs(7))
+    engine.put_topic("a", {"durability": "fsync"})
+    query = Query.parse("a", 0, None, 1, 1 << 20, None, 60_000, engine.core.limits)
+    waits = threading.Semaphore(0)
+    reader = kit.spawn(lambda: engine.poll(query, lambda call_off: waits.release()))
+    assert waits.acquire(timeout=kit.WAIT_S)
+    owner = engine.owner
+    assert isinstance(owner, LockedOwner)
+
+    def again() -> None:
+        raise KeyboardInterrupt
+
+    owner.on_struck = again
+    with pytest.raises(KeyboardInterrupt):
+        owner.start(again)
     engine.close()
+    with pytest.raises(EngineClosed):
+        reader.result(kit.WAIT_S)
+
+
+def test_loops_that_are_over_are_not_kept() -> None:
+    """13 §6: whatever they still waited for."""
+    engine = opened(SimFs(7))
+    engine.put_topic("a", {"durability": "fsync"})
+    loops: list[weakref.ref[object]] = []
+
+    async def leave() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(engine.aio.read("a", wait_ms=60_000), 0.01)
+
+    for _ in range(3):
+        asyncio.run(leave())
+    kit.write(engine, 1, name="a")
+    engine.close()
+    gc.collect()
+    assert [loop() for loop in loops] == [None] * 3

@@ -130,6 +130,20 @@ def test_an_error_in_what_was_put_off_gives_the_lock_back(owner: LockedOwner, ca
     assert "KeyError" in caplog.text
 
 
+@pytest.mark.parametrize("way", ["do", "look"])
+def test_what_was_put_off_is_done_behind_work_that_failed(owner: LockedOwner, way: str) -> None:
+    """A-1: it may be somebody else's."""
+    seen: list[str] = []
+
+    def fails() -> None:
+        owner.soon(lambda: seen.append("soon"))
+        raise KeyError("bug")
+
+    with pytest.raises(KeyError):
+        getattr(owner, way)(fails)
+    assert seen == ["soon"]
+
+
 def test_a_report_comes_while_holding_the_lock(owner: LockedOwner) -> None:
     """A-1: a shard's completion takes the lock to publish; work runs without it."""
     seen: list[object] = []

@@ -5,8 +5,8 @@ one topic or stream, class `disk`; resident memory (`VmRSS`) before and after, p
 nothing to do for a few seconds. Then it is killed and started again on the same files: the time from starting the
 process until it answers, and its memory then. Redis Streams with an append-only file and NATS JetStream with a file
 store, where they are installed, get the same records. Redis keeps every record in memory; NATS keeps an index of them,
-and lets go of what it wrote after some seconds; so do we, but for the newest records of each topic. Ours is sealed into
-segments by a checkpoint before the first look, as it would be by itself within seconds.
+and lets go of what it wrote after some seconds; so do we, but for what `TOPICS_RECENT_CACHE_BYTES` lets us keep. Ours
+is sealed into segments by a checkpoint before the first look, as it would be by itself within seconds.
 
 Ten million are sent once in a round. What they take of a process that does nothing but open them, and the bound, is in
 `engine_memory`. Checked: every server has all records before the kill, and ours behind it; what others lost by it, as

@@ -227,7 +227,9 @@ def test_damage_is_told_by_both(topics: Run, store: Path, tmp_path: Path) -> Non
     part.write_bytes(part.read_bytes()[::-1])
     assert topics("restore", tmp_path / "bk", tmp_path / "new", "--json").error["code"] == "backup_damaged"
     data = next(store.rglob("seg-0000000000000001.data"))
-    data.write_bytes(data.read_bytes()[:40] + b"\xff" + data.read_bytes()[41:])
+    raw = bytearray(data.read_bytes())
+    raw[40] ^= 0xFF
+    data.write_bytes(raw)
     damaged = topics("backup", "--path", store, tmp_path / "bk2", "--json")
     assert (damaged.status, damaged.error["code"]) == (1, "source_damaged")
     assert "topic 'orders', segment 1" in damaged.error["message"]

@@ -13,7 +13,11 @@ import pytest
 import topics
 from tests.api.kit import running
 from tests.client.subjects import CLIENTS, KINDS, WAIT_S, client_of, subject
-from topics import errors
+from tests.unit.strike import Strike, ctrl_c, interruptible
+from topics import errors, interrupts
+from topics.client import events as watching
+from topics.client import sync
+from topics.client.sync import Client
 from topics.model import CaughtUp, TopicDeleted, TopicGap, TopicRecord
 from topics.testing.tcpproxy import TcpProxy
 
@@ -233,3 +237,25 @@ def test_a_watch_survives_a_topic_made_anew_while_it_was_away(kind: str) -> None
             gap, *rest = take(events, 4)
             assert isinstance(gap, TopicGap)
             assert [event.data for event in rest] == ["new 1", "new 2", "new 3"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a socket just opened is collected
+def test_a_watch_that_goes_on_behind_ctrl_c_passes_over_nothing() -> None:
+    """[RSM-3] What was read and not handed on comes again, once."""
+    ours = {sync.__file__, watching.__file__, interrupts.__file__}
+    with running() as server, Client(server.url) as one:
+        one.append_many("a", list(range(4)))
+        for at in itertools.count(1):
+            strike = Strike(at, ours.__contains__, by=ctrl_c)
+            seen: list[Any] = []
+            with one.watch({"a": 0}) as events:
+                with interruptible(), strike.around():
+                    for event in events:
+                        seen.append(told(event))
+                        if len(seen) == 5:
+                            break
+                if len(seen) < 5:
+                    seen += map(told, take(events, 5 - len(seen)))
+            assert seen == [*(("a", n + 1, n) for n in range(4)), ("a", "caught up", 4)], at
+            if not strike.struck:
+                return

@@ -119,7 +119,7 @@ def test_imports_point_the_way_the_architecture_says() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-FOUNDATION = ("errors", "clock", "fs", "paths", "settings")
+FOUNDATION = ("errors", "interrupts", "clock", "fs", "paths", "settings")
 LAYERS = (*FOUNDATION, "codec", "wal", "storage", "engine", "client", "spark", "server", "cli", "testing")
 WRONG_WAYS = [
     ("codec", "wal"),

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
-class Strike:
-    """Raises at the `at`-th call that our code makes on this thread once it is armed.
+def other() -> None:
+    """A handler that is not Ctrl-C's raises."""
+    raise KeyboardInterrupt
 
-    The call does not begin, or, if it is one of C, its outcome is lost.
+
+def ctrl_c() -> None:
+    """The user presses it; see `interruptible`."""
+    signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is handled as in any program: whoever runs the tests may have said otherwise."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Strike:
+    """A signal at the `at`-th call that our code makes on this thread once it is armed.
+
+    Where its handler raises, the call does not begin, or, if it is one of C, its outcome is lost.
     """
 
-    def __init__(self, at: int, is_ours: Callable[[str], bool], *, armed: bool = True) -> None:
+    def __init__(
+        self, at: int, is_ours: Callable[[str], bool], *, armed: bool = True, by: Callable[[], None] = other
+    ) -> None:
         self.armed = armed
         self.struck = False
+        self.raised = False
         self._is_ours = is_ours
         self._left = at
+        self._by = by
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -30,6 +55,7 @@ class Strike:
             yield
         except KeyboardInterrupt:
             assert self.struck
+            self.raised = True
         finally:
             sys.setprofile(None)
             gc.enable()
@@ -42,4 +68,4 @@ class Strike:
             self._left -= 1
             if not self._left:
                 self.struck = True
-                raise KeyboardInterrupt
+                self._by()

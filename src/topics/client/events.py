@@ -13,7 +13,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from topics.client.protocol import Call, Opening, Pause, Protocol
 from topics.client.retry import FIRST_S, LONGEST_S, Outage
 from topics.codec import rendered
 from topics.errors import TopicNotFound, Unreachable
+from topics.interrupts import unbroken
 from topics.model import Event, TopicDeleted, TopicRecord
 from topics.surface.watch import From, starts
 
@@ -147,7 +149,9 @@ class Watching:
         """The next event that is here; its place is counted as reached."""
         if not self._ready:
             return None
-        event, places = self._ready.popleft()
+        # No call in here: a signal strikes before all of it or behind all of it.
+        event, places = self._ready[0]
+        del self._ready[0]
         self.cursors |= places
         return event
 
@@ -203,8 +207,11 @@ class Watching:
         path = "/v0/watch" if first else "/v0/watch?lenient=true"
         request = Request("POST", path, body.encoded({"topics": wanted, **self._asked}))
         told = answers.decoded((yield from self._protocol.ask(request)), _SESSION)
+        unbroken(partial(self._note_session, told, wanted, first))
+
+    def _note_session(self, told: _Session, wanted: Collection[str], first: bool) -> None:
         self._wid = told.wid
-        for name in wanted.keys() - told.topics.keys():
+        for name in set(wanted) - told.topics.keys():
             if first:
                 raise TopicNotFound(name)
             self._left.discard(name)
@@ -221,6 +228,9 @@ class Watching:
 
     def take(self, data: bytes) -> None:
         """What came on the open stream."""
+        unbroken(partial(self._take_all, data))
+
+    def _take_all(self, data: bytes) -> None:
         self._outage.over()
         self._forgotten = 0
         for frame in self._parser.feed(data):

@@ -18,6 +18,7 @@ import ssl
 import threading
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -29,6 +30,7 @@ from topics.client.retry import BUDGET_S, Fault
 from topics.clock import SystemClock
 from topics.errors import EngineClosed
 from topics.fs import process_id
+from topics.interrupts import Flag
 from topics.model import (
     AbortResult,
     AckResult,
@@ -207,7 +209,7 @@ class Client(Surface):
         secure = self.protocol.address.secure
         self._pool = Pool(self.protocol.address, (tls or ssl.create_default_context()) if secure else None)
         self._clock = SystemClock()
-        self._closed = threading.Event()
+        self._closed = Flag()
         self._watches: weakref.WeakSet[ClientWatch] = weakref.WeakSet()
         self._watches_lock = threading.Lock()
 
@@ -503,7 +505,7 @@ class ClientWatch(Watch):
         self._client = client
         self._watching = watching
         self._stream: Stream | None = None
-        self._closed = threading.Event()
+        self._closed = Flag()
 
     @property
     def cursors(self) -> Mapping[str, int]:
@@ -526,14 +528,16 @@ class ClientWatch(Watch):
         if self._stream is None:
             self._connect(self._watching.connect())
             return
+        data, is_taken = b"", False
         try:
-            data = self._stream.read()
-        except (OSError, NotHttp):
-            data = b""
-        if data:
-            self._watching.take(data)
-        else:
-            self._let_go()
+            with suppress(OSError, NotHttp):
+                data = self._stream.read()
+            if data:
+                self._watching.take(data)
+                is_taken = True
+        finally:
+            if not is_taken:  # whatever a signal took comes again with the next stream
+                self._let_go()
 
     def _connect(self, call: Generator[Any, Heard | None, None]) -> None:
         client = self._client

@@ -503,10 +503,13 @@ class Engine:
         waiting = reading.Waiting()
 
         def begin(told: Outcome) -> None:
+            def end() -> None:
+                waiting.end()
+                told(None)
+
             def call_off() -> None:
-                with self._owner:
-                    waiting.end()
-                    told(None)
+                with suppress(EngineClosed):
+                    self._owner.do(end)
 
             self._owner.do(partial(_start, lambda done: reading.read(self._core, query, done, None, waiting), told))
             until(call_off)
@@ -686,11 +689,8 @@ class Engine:
     def metrics(self) -> dict[str, float]:
         """Counters and gauges under the names of 06 §21; where there are labels, their sum."""
         self.check_open()
-        return self._owner.look(self._count_all)
-
-    def _count_all(self) -> dict[str, float]:
-        sweep = self.begin_metrics()
-        while not sweep.step():
+        sweep = self._owner.look(self.begin_metrics)
+        while not self._owner.do(sweep.step):
             pass
         return sweep.found.flat()
 
@@ -775,17 +775,19 @@ class Engine:
     def idle_s(self) -> float | None:
         """How long `tick` has nothing to do; None: as things stand, nothing ever."""
         self.check_open()
+        return self._owner.look(self._find_idle_s)
+
+    def _find_idle_s(self) -> float:
         core = self._core
-        with self._owner:
-            dues = list(self._due.values())
-            dues += [due for due in (core.alarms.next_ns(), core.pump.next_due_ns()) if due is not None]
-            if core.wal is not None:
-                dues += [due for shard in core.wal.shards if (due := shard.next_due_ns()) is not None]
-            if not self._due:
-                return 0.0
-            if not core.routers.behind and "routers" in self._due:
-                dues.remove(self._due["routers"])
-            return (min(dues) - core.clock.monotonic_ns()) / 1e9
+        dues = list(self._due.values())
+        dues += [due for due in (core.alarms.next_ns(), core.pump.next_due_ns()) if due is not None]
+        if core.wal is not None:
+            dues += [due for shard in core.wal.shards if (due := shard.next_due_ns()) is not None]
+        if not self._due:
+            return 0.0
+        if not core.routers.behind and "routers" in self._due:
+            dues.remove(self._due["routers"])
+        return (min(dues) - core.clock.monotonic_ns()) / 1e9
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
@@ -945,7 +947,7 @@ class Engine:
 
     async def _call_async(self, start: Callable[[Outcome], object]) -> Any:
         self.check_open()
-        return await self.aio.bridge().call(self._owner, start)
+        return await self.aio.bridge().call(start)
 
 
 class _Bridge:
@@ -953,30 +955,43 @@ class _Bridge:
     together wakes the loop once.
     """
 
-    def __init__(self) -> None:
-        self._flushing = False
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._starting: list[tuple[Callable[[Outcome], object], asyncio.Future[Any]]] = []
         self._outcomes: deque[tuple[asyncio.Future[Any], Any]] = deque()
         self._waiting: set[asyncio.Future[Any]] = set()
 
-    def call(self, owner: InlineOwner | LockedOwner, start: Callable[[Outcome], object]) -> asyncio.Future[Any]:
-        """Start an operation; the future of its outcome."""
+    def call(self, start: Callable[[Outcome], object]) -> asyncio.Future[Any]:
+        """Start an operation, with all others of this pass; the future of its outcome."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        if not self._starting:
+            loop.call_soon(self._flush)
         self._waiting.add(future)
-        try:
-            owner.start(lambda: _start(start, partial(self._report, future)))
-        except BaseException:
-            self._waiting.discard(future)
-            raise
-        if not self._flushing:
-            self._flushing = True
-            loop.call_soon(self._flush, owner)
+        self._starting.append((start, future))
         return future
 
-    def _flush(self, owner: InlineOwner | LockedOwner) -> None:
-        self._flushing = False
-        with suppress(EngineClosed):
-            owner.do(_nothing)
+    def _flush(self) -> None:
+        starting, self._starting = self._starting, []
+        try:
+            self._engine.check_open()
+            self._engine.owner.do(partial(self._start, starting))
+        except EngineClosed as error:
+            for _, future in starting:
+                self._waiting.discard(future)
+                if not future.done():
+                    future.set_exception(error)
+
+    def _start(self, starting: list[tuple[Callable[[Outcome], object], asyncio.Future[Any]]]) -> None:
+        for start, future in starting:
+            if future.done():
+                self._waiting.discard(future)  # nobody waits for it any more
+                continue
+            done = partial(self._report, future)
+            try:
+                _start(start, done)
+            except Exception as error:  # noqa: BLE001 - whoever waits is told, and the others have theirs
+                done(error)
 
     def waiting(self) -> list[Outcome]:
         """On the owner: what tells those who wait their outcome."""
@@ -1069,7 +1084,7 @@ class EngineAio:
         loop = asyncio.get_running_loop()
         found = self._bridges.get(loop)
         if found is None:
-            found = self._bridges[loop] = _Bridge()
+            found = self._bridges[loop] = _Bridge(self._engine)
         return found
 
     def waiting(self) -> list[Outcome]:
@@ -1274,13 +1289,10 @@ class EngineAio:
         """See `Engine.metrics`; the loop goes on in between."""
         engine = self._engine
         engine.check_open()
-        with engine.owner:
-            sweep = engine.begin_metrics()
-        while True:
-            with engine.owner:
-                if sweep.step():
-                    return sweep.found.flat()
+        sweep = engine.owner.look(engine.begin_metrics)
+        while not engine.owner.do(sweep.step):
             await asyncio.sleep(0)
+        return sweep.found.flat()
 
     async def tick(self) -> None:
         """See `Engine.tick`."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +26,8 @@ from topics.codec.project import Projection
 from topics.engine.read import nodes_of
 from topics.engine.topic import Topic
 from topics.engine.watch import Batch, Feed, Framing, Instance, View
-from topics.errors import CallerError, TopicNotFound
+from topics.errors import CallerError, EngineClosed, TopicNotFound
+from topics.interrupts import Flag, unbroken
 from topics.model import Event, Gap
 from topics.surface.watch import AsyncWatch, From, Watch, starts
 
@@ -107,8 +108,7 @@ class Inbox:
 
     def _add(self, frame: bytes) -> None:
         if self.is_left:
-            self.feed.close()
-            self._engine.inboxes.discard(self)
+            self._close()
             return
         self._frames.append(frame)
         self._bytes += len(frame)
@@ -124,9 +124,7 @@ class Inbox:
 
     def take(self) -> bytes:
         """Everything that is here; there is room again."""
-        taken: list[bytes] = []
-        self._engine.owner.do(lambda: taken.append(self._take()))
-        return taken[0]
+        return self._engine.owner.do(self._take)
 
     def _take(self) -> bytes:
         whole = b"".join(self._frames)
@@ -143,9 +141,12 @@ class Inbox:
 
     def close(self) -> None:
         """Follow nothing any more."""
-        with self._engine.owner:
-            self.feed.close()
-            self._engine.inboxes.discard(self)
+        with suppress(EngineClosed):
+            self._engine.owner.do(self._close)
+
+    def _close(self) -> None:
+        self.feed.close()
+        self._engine.inboxes.discard(self)
 
 
 class Reader:
@@ -172,7 +173,9 @@ class Reader:
         """The next event that is here; its place is counted as reached."""
         if not self._ready:
             return None
-        event, places = self._ready.popleft()
+        # No call in here: a signal strikes before all of it or behind all of it.
+        event, places = self._ready[0]
+        del self._ready[0]
         self.cursors |= places
         return event
 
@@ -192,10 +195,10 @@ def open_inbox(
     if consistency not in ("eventual", "strong"):
         raise CallerError("consistency is eventual or strong")
     view = View(Projection(tags=True), nodes=nodes_of(node, core.limits), strong=consistency == "strong")
-    reader = Reader()
+    inbox, reader = Inbox(engine, wake), Reader()
     engine.check_open()
-    with engine.owner:
-        inbox = Inbox(engine, wake)
+
+    def follow() -> None:
         found = {name: _topic(core.names.get(name), name) for name in sorted(wanted)}
         for name, topic in found.items():
             start = wanted[name]
@@ -204,6 +207,12 @@ def open_inbox(
         engine.inboxes.add(inbox)
         for name, topic in found.items():
             inbox.feed.follow(name, reader.cursors[name], view, Instance(topic.id, topic.epoch))
+
+    try:
+        engine.owner.do(follow)
+    except BaseException:
+        inbox.leave()
+        raise
     return inbox, reader
 
 
@@ -219,14 +228,9 @@ class LogWatch(Watch):
     def __init__(
         self, engine: Engine, topics: Mapping[str, From], node: str | Iterable[str] | None, consistency: str
     ) -> None:
-        self._changed = changed = threading.Condition()
+        self._news = Flag()
         self._closed = False
-
-        def wake() -> None:
-            with changed:
-                changed.notify()
-
-        self._inbox, self._reader = open_inbox(engine, topics, node, consistency, wake)
+        self._inbox, self._reader = open_inbox(engine, topics, node, consistency, self._news.set)
         weakref.finalize(self, self._inbox.leave)
 
     @property
@@ -238,10 +242,11 @@ class LogWatch(Watch):
             event = self._reader.next()
             if event is not None:
                 return event
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._inbox.has_news)
-            if not self._closed:
-                self._take()
+            self._news.clear()
+            if self._inbox.has_news:
+                unbroken(self._take)
+            else:
+                self._news.wait()
         raise StopIteration
 
     def _take(self) -> None:
@@ -260,9 +265,8 @@ class LogWatch(Watch):
             self.close()
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._closed = True
+        self._news.set()
         self._inbox.close()
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from topics.engine import read as reading
 from topics.errors import EngineClosed, StoreUnavailable, TopicsError
+from topics.interrupts import Flag
 from topics.model import Gap, ReadResult, Record
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Subscription:
         self._engine = engine
         self._query = query
         self._give: Callable[[Record | Gap], object] = receiver if callable(receiver) else receiver.put
-        self._closed = threading.Event()
+        self._closed = Flag()
         self._interrupt: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="topics-subscription", daemon=True)
         self._thread.start()

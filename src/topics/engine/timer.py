@@ -9,6 +9,7 @@ import weakref
 from typing import Protocol
 
 from topics.errors import EngineClosed
+from topics.interrupts import Flag
 
 log = logging.getLogger("topics.engine")
 
@@ -30,7 +31,7 @@ class Timer:
 
     def __init__(self, engine: Ticking) -> None:
         self._engine = weakref.ref(engine)
-        self._wake = threading.Event()
+        self._wake = Flag()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="topics-timer", daemon=True)
 

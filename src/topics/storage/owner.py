@@ -25,6 +25,7 @@ from typing import Final, Protocol, TypeVar
 from topics.clock import Clock, SystemClock, pause
 from topics.codec import kernel
 from topics.errors import EngineClosed
+from topics.interrupts import unbroken
 from topics.process import stand_back
 
 log = logging.getLogger("topics.storage")
@@ -117,19 +118,14 @@ class InlineOwner:
             self._depth -= 1
             self._lock.release()
 
-    def start(self, work: Callable[[], object]) -> None:
+    def do(self, work: Callable[[], T]) -> T:
         """Run work, and what it put off at once."""
         with self:
-            work()
-
-    def do(self, work: Callable[[], object]) -> None:
-        """The same."""
-        self.start(work)
+            return work()
 
     def look(self, work: Callable[[], T]) -> T:
-        """The same, with what it returns."""
-        with self:
-            return work()
+        """The same."""
+        return self.do(work)
 
     def check(self) -> None:
         """Nothing strikes it."""
@@ -176,9 +172,10 @@ class InlineOwner:
 class LockedOwner:
     """Whoever is inside `with owner` is the owner; leaving does what was put off first.
 
-    What changes anything goes through `do` or `start`, what changes nothing may go through `look`. A signal, Ctrl-C for
-    instance, may strike in the middle of a change: what is half done then can be neither undone nor gone on with, so
-    nothing is done any more. Memory is as the signal left it, the disk as a process that was killed there leaves it.
+    What changes anything goes through `do`, what changes nothing may go through `look`. Ctrl-C waits until a
+    change is whole. Another signal, or a second Ctrl-C, may strike in the middle: what is half done then can be neither
+    undone nor gone on with, so nothing is done any more. Memory is as the signal left it, the disk as a process that
+    was killed there leaves it.
     """
 
     def __init__(self) -> None:
@@ -189,7 +186,9 @@ class LockedOwner:
         self._apart: dict[str, _Lane] = {}
         self._outstanding = 0
         self._outstanding_apart = 0
-        self._idle = threading.Condition()
+        self._counting = threading.RLock()
+        """For what is outstanding. It is taken as itself, not through the condition: no signal leaves it locked."""
+        self._idle = threading.Condition(self._counting)
         self._closed = False
         self.struck = ""
         """By what, and so nothing is done any more."""
@@ -217,25 +216,23 @@ class LockedOwner:
             except Exception:  # it is nobody's in particular: what else was put off must still be done
                 log.exception("something that was put off failed")
 
-    def start(self, work: Callable[[], object]) -> None:
-        """Run work as the owner and leave what it put off to whoever is the owner next: many starts, one flush."""
+    def do(self, work: Callable[[], T]) -> T:
+        """Run work as the owner, and then what was put off."""
         # The lock's own `with`: no signal comes between having it and being bound to give it back.
         with self._lock:
-            self.check()
-            self._depth += 1
-            try:
-                self._whole(work)
-            finally:
-                self._depth -= 1
+            return unbroken(partial(self._do, work))
 
-    def do(self, work: Callable[[], object]) -> None:
-        """Run work as the owner, and then what was put off."""
-        with self._lock:
+    def _do(self, work: Callable[[], T]) -> T:
+        self.check()
+        self._depth += 1
+        try:
             try:
-                self.start(work)
+                return self._whole(work)
             finally:
                 if self._soon and not self.struck:
-                    self.start(self._do_what_was_put_off)
+                    self._whole(self._do_what_was_put_off)
+        finally:
+            self._depth -= 1
 
     def look(self, work: Callable[[], T]) -> T:
         """The same for what changes nothing: a signal may end it anywhere."""
@@ -245,11 +242,9 @@ class LockedOwner:
             try:
                 return work()
             finally:
-                try:
-                    if self._soon and not self.struck:
-                        self._whole(self._do_what_was_put_off)
-                finally:
-                    self._depth -= 1
+                self._depth -= 1
+                if self._soon and not self.struck:
+                    self.do(self._do_what_was_put_off)
 
     def check(self) -> None:
         """Raise if nothing is done any more."""
@@ -259,15 +254,15 @@ class LockedOwner:
                 "what was not answered yet may be written or not"
             )
 
-    def _whole(self, work: Callable[[], object]) -> None:
+    def _whole(self, work: Callable[[], T]) -> T:
         """Nothing comes behind work that was not done to its end, or to an error of its own."""
         try:
-            work()
+            return work()
         except Exception:
             raise
         except BaseException as error:
             self.struck = self.struck or type(error).__name__
-            with self._idle:
+            with self._counting:
                 self._idle.notify_all()
             self.on_struck()
             raise
@@ -280,7 +275,7 @@ class LockedOwner:
 
     def aside(self, lane: str, work: Work, done: Done) -> None:
         thread = self._lane(lane)
-        with self._idle:
+        with self._counting:
             self._outstanding += 1
         thread.put(lambda: self._carry_out(work, partial(self._tell, done)))
 
@@ -304,12 +299,12 @@ class LockedOwner:
         thread = self._apart.get(lane)
         if thread is None:
             thread = self._apart[lane] = _Lane(f"topics-{lane}")
-        with self._idle:
+        with self._counting:
             self._outstanding += 1
             self._outstanding_apart += 1
 
         def told(outcome: BaseException | None) -> None:
-            with self._idle:
+            with self._counting:
                 self._outstanding_apart -= 1
             if not self._closed and not self.struck:
                 done(outcome)
@@ -337,7 +332,7 @@ class LockedOwner:
         except Exception:
             log.exception("a helper's report failed")
         finally:
-            with self._idle:
+            with self._counting:
                 self._outstanding -= 1
                 self._idle.notify_all()
 
@@ -352,7 +347,7 @@ class LockedOwner:
         Not behind a change that a signal ended: work may be counted then that nobody has.
         `apart_s`: also for those that are apart, but not longer than that.
         """
-        with self._idle:
+        with self._counting:
             if apart_s is not None:
                 self._idle.wait_for(lambda: self.struck or not self._outstanding, apart_s)
             self._idle.wait_for(lambda: self.struck or self._outstanding == self._outstanding_apart)
@@ -461,7 +456,7 @@ class LoopOwner(LockedOwner):
         if self._loop is None:
             super().sliced(work, done)
             return
-        with self._idle:
+        with self._counting:
             self._outstanding += 1
         self._works.append((work, done))
         if len(self._works) == 1:
@@ -492,7 +487,7 @@ class LoopOwner(LockedOwner):
     def sync(self, lane: str, descriptor: int, done: Synced) -> None:
         syncs = self._syncs[lane]
         assert syncs.done is None, "one at a time"
-        with self._idle:
+        with self._counting:
             self._outstanding += 1
         syncs.done = done
         syncs.syncer.ask(descriptor)

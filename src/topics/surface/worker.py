@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from topics import telemetry
 from topics.clock import SystemClock
 from topics.errors import Unreachable
+from topics.interrupts import Flag
 from topics.model import LEASE_MS_MAX, LEASE_MS_MIN, Job
 
 if TYPE_CHECKING:
@@ -167,8 +168,8 @@ class Worker:
         self._wait = wait
         self._hands = Hands(max)
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._ended = threading.Event()
+        self._stopped = Flag()
+        self._ended = Flag()
         self._heart: threading.Thread | None = None
         self._head = 0
         self._current: Job | None = None

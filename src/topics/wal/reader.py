@@ -6,12 +6,12 @@ may read ends where the log says. Prepared zero space is never read.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from topics.errors import Incomplete, SegmentNotFound, WalClosed, WalIo
 from topics.fs import pread_all
+from topics.interrupts import Flag
 from topics.wal.descriptors import Lease
 from topics.wal.record import HEAD_MAX, Record, decode, decode_plain, parse_head
 from topics.wal.recovery import Position
@@ -163,7 +163,7 @@ class WalReader:
         return item
 
     def _wait(self) -> tuple[Record, Position] | None:
-        more = threading.Event()
+        more = Flag()
         self._source.watch(more.set)
         try:
             while True:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 
 from topics.errors import WalClosed, WalError
+from topics.interrupts import Flag
 
 log = logging.getLogger("topics.wal")
 
@@ -28,8 +29,8 @@ class SyncTimer:
         """`tick` says in how many seconds to come back; 0: not before it is armed."""
         self._tick = weakref.WeakMethod(tick)
         self._wait_s = EARLY * window_ms / 1000
-        self._armed = threading.Event()
-        self._stopped = threading.Event()
+        self._armed = Flag()
+        self._stopped = Flag()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         """Known once it runs: one that does not yet cannot be waited for."""

@@ -48,7 +48,7 @@ def ask(store: Store, wait_ms: int | None = 0, **given: Any) -> list[Any]:
     asked = Asked.parse(
         given.get("segments"), given.get("min_dead_ratio"), given.get("bytes_per_sec"), wait_ms, engine.core.limits
     )
-    engine._owner.start(lambda: engine.compactor.ask(TOPIC, asked, answers.append))
+    engine._owner.do(lambda: engine.compactor.ask(TOPIC, asked, answers.append))
     return answers
 
 

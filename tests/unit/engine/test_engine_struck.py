@@ -1,7 +1,7 @@
-"""Ctrl-C in a thread that uses an engine: whatever was half done then, nobody is told what is not so (S-73, INV-1).
+"""A signal in a thread that uses an engine: whatever was half done then, nobody is told what is not so (S-73, INV-1).
 
-A change that a signal ended is neither undone nor gone on with: the engine does nothing any more, and the next start
-finds the disk as a process leaves it that was killed there.
+Ctrl-C waits until a change is whole. One that another handler ended is neither undone nor gone on with: the engine does
+nothing any more, and the next start finds the disk as a process leaves it that was killed there.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ import pytest
 
 import topics
 from tests.unit.engine import kit
-from tests.unit.strike import Strike
+from tests.unit.strike import Strike, ctrl_c, interruptible, other
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.engine.follow import LogWatch
 from topics.engine.read import Query
 from topics.errors import EngineClosed
+from topics.model import TopicRecord
 from topics.storage.owner import LockedOwner
 from topics.testing import SimFs
 
 PACKAGE = str(Path(topics.__file__).parent)
-OURS = tuple(f"{PACKAGE}/{part}/" for part in ("engine", "storage", "wal"))
+OURS = tuple(f"{PACKAGE}/{part}" for part in ("engine/", "storage/", "wal/", "interrupts.py"))
 in_generators = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """Where a generator is being closed, Python tells of what a handler raises and goes on."""
 CONFIG = EngineConfig(wal_shards=1, wal_file_bytes=65536, wal_init_zero=False)
@@ -40,8 +41,18 @@ def opened(sim: SimFs) -> Engine:
     return Engine.open(kit.PATH, CONFIG, fs=sim)
 
 
-def strike(at: int) -> Strike:
-    return Strike(at, lambda file: file.startswith(OURS))
+def strike(at: int, by: Callable[[], None] = other) -> Strike:
+    return Strike(at, lambda file: file.startswith(OURS), by=by)
+
+
+def written(durability: str) -> tuple[SimFs, Engine]:
+    """Two topics with a record each."""
+    sim = SimFs(7)
+    engine = opened(sim)
+    for name in ("a", "b"):
+        engine.put_topic(name, {"durability": durability})
+        kit.write(engine, "before", name=name)
+    return sim, engine
 
 
 @in_generators
@@ -49,11 +60,7 @@ def strike(at: int) -> Strike:
 def test_a_signal_at_any_call_of_a_write_harms_nothing_that_was_acknowledged(durability: str) -> None:
     """S-73, INV-1: other threads are answered, and every start finds what they were told."""
     for at in count(1):
-        sim = SimFs(7)
-        engine = opened(sim)
-        for name in ("a", "b"):
-            engine.put_topic(name, {"durability": durability})
-            kit.write(engine, "before", name=name)
+        sim, engine = written(durability)
         signal = strike(at)
         with signal.around():
             kit.write(engine, 1, 2, 3, name="a")
@@ -63,13 +70,18 @@ def test_a_signal_at_any_call_of_a_write_harms_nothing_that_was_acknowledged(dur
             with suppress(EngineClosed):
                 later.result(kit.WAIT_S)
                 told[name].append("after")
-        check(sim.kill_image(), told, at)
-        if durability == "fsync":
-            check(sim.crash_image(1, "nothing"), told, at)
-        engine.close()
-        check(sim, told, at)
+        check_every_end(sim, engine, durability, told, at)
         if not signal.struck:
             return
+
+
+def check_every_end(sim: SimFs, engine: Engine, durability: str, told: dict[str, list[object]], at: int) -> None:
+    """Killed, without power, closed."""
+    check(sim.kill_image(), told, at)
+    if durability == "fsync":
+        check(sim.crash_image(1, "nothing"), told, at)
+    kit.spawn(engine.close).result(kit.WAIT_S)
+    check(sim, told, at)
 
 
 def check(sim: SimFs, told: dict[str, list[object]], at: int) -> None:
@@ -79,6 +91,98 @@ def check(sim: SimFs, told: dict[str, list[object]], at: int) -> None:
             assert seen.gaps == [], (at, name)
             assert [value for value in seen.values if value not in (1, 2, 3)] == values, (at, name)
             assert [value for value in seen.values if value in (1, 2, 3)] in ([], [1, 2, 3]), (at, name)
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_ctrl_c_at_any_call_of_a_write_ends_that_call_alone(durability: str) -> None:
+    """S-73, INV-1, S-352: the engine goes on, and its close is a clean one."""
+    for at in count(1):
+        sim, engine = written(durability)
+        signal = strike(at, ctrl_c)
+        with interruptible(), signal.around():
+            kit.write(engine, 1, 2, 3, name="a")
+        assert signal.raised == signal.struck
+        for name in ("b", "a"):
+            kit.spawn(partial(kit.write, engine, "after", name=name)).result(kit.WAIT_S)
+        told: dict[str, list[object]] = {name: ["before", "after"] for name in ("a", "b")}
+        check_every_end(sim, engine, durability, told, at)
+        if not signal.struck:
+            return
+
+
+def follow(engine: Engine) -> None:
+    with LogWatch(engine, {"a": 0}, None, "eventual") as watch:
+        next(watch)
+
+
+CALLS: dict[str, Callable[[Engine], object]] = {
+    "read": lambda engine: engine.read("a"),
+    "claim": lambda engine: engine.claim("q", "n", 2),
+    "delete": lambda engine: engine.delete("a", before_seq=6),
+    "configure": lambda engine: engine.put_topic("a", {"durability": "disk", "max_records": 4}),
+    "make": lambda engine: engine.put_topic("c", {"durability": "fsync"}),
+    "remove": lambda engine: engine.delete_topic("a"),
+    "route": lambda engine: engine.put_router("r", {"source": "a", "dest": "b"}),
+    "metrics": lambda engine: engine.metrics(),
+    "checkpoint": lambda engine: engine.checkpoint(full=True),
+    "tick": lambda engine: engine.tick(),
+    "follow": follow,
+    "aio": lambda engine: asyncio.run(engine.aio.append("a", [{"data": 1}])),
+    "aio metrics": lambda engine: asyncio.run(engine.aio.metrics()),
+}
+
+
+@in_generators
+@pytest.mark.parametrize("call", list(CALLS))
+def test_ctrl_c_at_any_call_of_anything_else_ends_that_alone(call: str) -> None:
+    """S-73: nobody is refused, and nobody waits."""
+    for at in count(1):
+        sim = SimFs(7)
+        engine = opened(sim)
+        engine.put_topic("a", {"durability": "fsync", "ttl_ms": 1, "max_records": 5})
+        engine.put_topic("b", {"durability": "fsync"})
+        engine.put_topic("q", {"durability": "fsync", "type": "queue"})
+        kit.each(engine, 8, name="a")
+        kit.each(engine, 3, name="q")
+        signal = strike(at, ctrl_c)
+        with interruptible(), signal.around():
+            CALLS[call](engine)
+        for name in ("q", "b"):
+            kit.spawn(partial(kit.write, engine, 9, name=name)).result(kit.WAIT_S)
+        kit.spawn(partial(engine.read, "b")).result(kit.WAIT_S)
+        assert engine.health().ready, at
+        kit.spawn(engine.close).result(kit.WAIT_S)
+        with opened(sim) as again:
+            assert (again.state("b").head_seq, again.state("q").head_seq) >= (1, 4), at
+        if not signal.struck:
+            return
+
+
+def test_a_watch_that_goes_on_behind_ctrl_c_passes_over_nothing() -> None:
+    """U-20, 01 §17: what was taken and not handed on yet comes next."""
+    for at in count(1):
+        engine = opened(SimFs(7))
+        engine.put_topic("a", {"durability": "disk"})
+        kit.each(engine, 4, name="a")
+        signal, seen = strike(at, ctrl_c), list[int]()
+
+        def more(watch: LogWatch, seen: list[int], until: int) -> None:
+            while until not in seen:
+                event = next(watch)
+                if isinstance(event, TopicRecord):
+                    seen += [event.seq]
+
+        with LogWatch(engine, {"a": 0}, None, "eventual") as watch:
+            with interruptible(), signal.around():
+                more(watch, seen, 4)
+            reached = watch.cursors["a"]
+            assert seen == list(range(1, reached + 1)), at
+            kit.each(engine, 1, name="a")
+            kit.spawn(partial(more, watch, seen, 5)).result(kit.WAIT_S)
+        assert seen == [1, 2, 3, 4, 5], at
+        engine.close()
+        if not signal.struck:
+            return
 
 
 @pytest.fixture
@@ -94,7 +198,7 @@ def struck() -> Iterator[tuple[Engine, Callable[[], None]]]:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            owner.start(change)
+            owner.do(change)
 
     yield engine, interrupt
     engine.close()
@@ -166,7 +270,7 @@ def test_who_is_struck_while_telling_others_tells_them_when_he_closes() -> None:
 
     owner.on_struck = again
     with pytest.raises(KeyboardInterrupt):
-        owner.start(again)
+        owner.do(again)
     engine.close()
     with pytest.raises(EngineClosed):
         reader.result(kit.WAIT_S)

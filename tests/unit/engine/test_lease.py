@@ -860,8 +860,9 @@ class Twins:
             elif kind == "delete":
                 jobs.delete(number)
             elif kind == "below":
-                jobs.live -= set(range(number))
-                leases.below(number)
+                floor = min(number, self.head + 1)  # a delete is bound to what was there
+                jobs.live -= set(range(floor))
+                leases.below(floor)
             elif kind == "wait":
                 leases.expire(self.now + number)
             elif held:

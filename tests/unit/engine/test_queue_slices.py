@@ -88,7 +88,7 @@ def test_who_gets_a_job_between_two_stretches_still_has_it_after_a_restart() -> 
         queue.nack(core, QUEUE, asked, 0, answers.append)
         queue.claim(core, QUEUE, queue.Claim("heir", 10, None), claimed.append)
 
-    store.engine._owner.start(both)
+    store.engine._owner.do(both)
     assert answers[0].nacked == 300
     mine = {job.seq: job.lease_id for job in claimed[0].jobs}
     assert len(mine) == 10
@@ -162,5 +162,5 @@ def test_a_queue_that_is_deleted_in_between_is_not_found() -> None:
         queue.nack(engine.core, QUEUE, asked, 0, answers.append)
         engine.core.names[QUEUE].removed = True
 
-    engine._owner.start(both)
+    engine._owner.do(both)
     assert [type(one) for one in answers] == [TopicNotFound]

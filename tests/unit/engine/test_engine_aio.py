@@ -1,0 +1,112 @@
+"""Operations of an engine on an event loop: those of a pass begin together, and each has its own outcome [U-20]."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.unit.engine import kit
+from topics.engine.engine import Engine
+from topics.errors import EngineClosed, TopicNotFound
+from topics.testing import SimFs
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine.open(kit.PATH, fs=SimFs(7)) as one:
+        one.put_topic("a", {"durability": "disk"})
+        yield one
+
+
+async def outcomes(*calls: Any) -> list[Any]:
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def writes_to_the_log(engine: Engine) -> int:
+    assert engine.core.wal is not None
+    return sum(shard.counters.batches for shard in engine.core.wal.shards)
+
+
+def test_what_a_pass_begins_is_one_change_in_its_order(engine: Engine) -> None:
+    """S-85: one write to the log, whoever they are for."""
+    before = writes_to_the_log(engine)
+    aio = engine.aio
+    done = asyncio.run(outcomes(*(aio.append("a", [{"data": n}]) for n in range(20))))
+    assert [one.first_seq for one in done] == list(range(1, 21))
+    assert writes_to_the_log(engine) == before + 1
+
+
+def test_each_has_its_own_outcome(engine: Engine) -> None:
+    aio = engine.aio
+    first, second, third = asyncio.run(
+        outcomes(aio.append("a", [{"data": 1}]), aio.read("b"), aio.append("a", [{"data": 2}]))
+    )
+    assert (first.first_seq, third.first_seq) == (1, 2)
+    assert isinstance(second, TopicNotFound)
+
+
+def test_one_that_fails_in_a_way_of_its_own_keeps_nobody_else_waiting(engine: Engine) -> None:
+    def broken(done: Callable[[Any], None]) -> None:
+        raise LookupError
+
+    aio = engine.aio
+    calls = (aio._run(broken), aio.append("a", [{"data": 1}]))
+
+    async def wait() -> list[Any]:
+        return await asyncio.wait_for(outcomes(*calls), kit.WAIT_S)
+
+    failed, done = asyncio.run(wait())
+    assert isinstance(failed, LookupError)
+    assert done.head_seq == 1
+
+
+def test_what_nobody_waits_for_when_it_would_begin_is_not_done(engine: Engine) -> None:
+    """A write that was called off at once is not in the log."""
+
+    async def run() -> None:
+        tasks = [asyncio.ensure_future(engine.aio.append("a", [{"data": n}])) for n in range(2)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        await asyncio.wait(tasks)
+
+    asyncio.run(run())
+    assert kit.everything(engine, "a").values == [1]
+    assert not engine.aio.waiting()
+
+
+@pytest.mark.parametrize("end", ["close", "struck"])
+def test_an_engine_that_ends_before_it_begins_refuses_it(engine: Engine, end: str) -> None:
+    def strike() -> None:
+        raise KeyboardInterrupt
+
+    async def run() -> None:
+        task = asyncio.ensure_future(engine.aio.append("a", [{"data": 1}]))
+        await asyncio.sleep(0)
+        if end == "close":
+            engine.close()
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                engine.owner.do(strike)
+        with pytest.raises(EngineClosed):
+            await asyncio.wait_for(task, kit.WAIT_S)
+
+    asyncio.run(run())
+    engine.close()
+
+
+def test_a_loop_that_is_over_takes_nothing_along(engine: Engine) -> None:
+    """What was begun by it is done, and others are told of theirs."""
+
+    async def leave() -> None:
+        task = asyncio.ensure_future(engine.aio.append("a", [{"data": 1}]))
+        await asyncio.sleep(0)
+        assert not task.done()
+
+    for _ in range(3):
+        asyncio.run(leave())
+    assert asyncio.run(engine.aio.append("a", [{"data": 2}])).head_seq <= 4
+    assert kit.spawn(partial(engine.read, "a")).result(kit.WAIT_S).head_seq <= 4

@@ -3,9 +3,9 @@
 Python runs the handlers of signals on its main thread, between any two calls of whatever that is doing, and the one of
 Ctrl-C raises there.
 
-    unbroken    runs something; Ctrl-C comes behind it. A handler that only notes it stands in meanwhile, and the real
-                one is called at the end. The second Ctrl-C goes through at once, as what is under way may never end.
-                Other signals are not put off, and neither is one that the system handles itself
+    unbroken    runs something; Ctrl-C, SIGTERM and SIGALRM come behind it, where programs handle them. Handlers that
+                only note them stand in meanwhile, and the real ones are called at the end. The second Ctrl-C goes
+                through at once, as what is under way may never end. Other signals are not put off
     Flag        a `threading.Event` that no signal leaves locked, and that a handler may set whatever it interrupts
 """
 
@@ -15,9 +15,10 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import get_ident
 from types import FrameType
 from typing import Final, TypeVar
@@ -26,68 +27,108 @@ T = TypeVar("T")
 Handler = Callable[[int, FrameType | None], object]
 
 _SIGINT: Final = int(_signal.SIGINT)
+_PUT_OFF: Final = tuple(
+    int(getattr(_signal, name)) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(_signal, name)
+)
+"""Those whose handlers raise in programs that go on, or end in an orderly way. Each costs something in every change."""
 _handler_of = _signal.getsignal
 _handle = _signal.signal
+_NO_LOCK: Final = nullcontext()
 _main = threading.main_thread().ident
 """The thread that runs handlers."""
 
 
-def _note_fork() -> None:
-    global _main
-    _main = get_ident()
+def unbroken(work: Callable[[], T], lock: AbstractContextManager[object] = _NO_LOCK) -> T:
+    """Do something that no signal of those comes into the middle of, with a lock of C if it needs one; any thread.
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
-
-
-def unbroken(work: Callable[[], T]) -> T:
-    """Do something that Ctrl-C does not come into the middle of; any thread."""
+    Waiting for the lock is ended by a signal as ever, and handlers are called when it is given back.
+    """
     if get_ident() != _main:
-        return work()
-    handler = _handler_of(_SIGINT)
-    if not callable(handler) or (type(handler) is _Late and not handler.is_over):
-        return work()  # it is the system's, or put off already
-    late = _Late(handler)
+        with lock:
+            return work()
+    late = _Late()
     try:
-        try:
-            _handle(_SIGINT, late)
-        except ValueError:
-            late.is_elsewhere = True
-        return work()
+        with lock:
+            try:
+                late.begin()
+                return work()
+            finally:
+                # No call comes between the end of the work and this, and so no signal.
+                late.is_over = late.is_ending = True
+                try:
+                    for number in late.handlers:
+                        if _handler_of(number) is late:
+                            _handle(number, late.handlers[number])
+                finally:
+                    late.is_ending = False
     finally:
-        # Nothing comes between the end of the work and this, which is no call.
-        late.is_over = True
-        if not late.is_elsewhere:
-            _handle(_SIGINT, handler)
-            if late.came:
-                handler(_SIGINT, None)
+        if late.came:
+            late.call()
 
 
 class _Late:
-    """Stands in for a handler."""
+    """Stands in for handlers."""
 
-    __slots__ = ("_handler", "came", "is_elsewhere", "is_over")
+    __slots__ = ("came", "handlers", "is_ending", "is_over")
 
-    def __init__(self, handler: Handler) -> None:
-        self.came = False
-        self.is_elsewhere = False
-        """This interpreter has another main thread than its `threading` knows: no signal comes here."""
+    def __init__(self) -> None:
+        self.handlers: dict[int, Handler] = {}
+        """Those it stands in for, by number."""
+        self.came: list[int] = []
         self.is_over = False
-        """Whoever was to take it away was struck by another signal."""
-        self._handler = handler
+        self.is_ending = False
+        """It is just being taken away. One that is over otherwise stayed, as another signal struck meanwhile."""
+
+    def begin(self) -> None:
+        """Stand in for every handler that no other one stands in for."""
+        for number in _PUT_OFF:
+            handler = _handler_of(number)
+            if callable(handler) and (type(handler) is not _Late or handler.is_over):
+                self.handlers[number] = handler
+                try:
+                    _handle(number, self)
+                except ValueError:
+                    # This interpreter has another main thread than its `threading` knows: no signal comes here.
+                    self.handlers.clear()
+                    return
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.is_over or self.came:
-            _handle(_SIGINT, self._handler)
-            self._handler(number, frame)
-        self.came = True
+        is_left = self.is_over and not self.is_ending
+        if is_left or (number == _SIGINT and number in self.came):
+            _handle(number, self.handlers[number])
+            self.handlers[number](number, frame)
+        elif number not in self.came:
+            self.came.append(number)
+
+    def call(self) -> None:
+        """What came while it stood in, each once, whatever the others raise."""
+        number = self.came.pop(0)
+        try:
+            self.handlers[number](number, sys._getframe())
+        finally:
+            if self.came:
+                self.call()
+
+
+def _after_fork() -> None:
+    """The child has one thread, which is its main one; nobody there takes away what stood in for handlers."""
+    global _main
+    _main = get_ident()
+    for number in _PUT_OFF:
+        while type(late := _handler_of(number)) is _Late:
+            late.is_over = True
+            _handle(number, late.handlers[number])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Flag:
     """Set by any thread, or by a signal's handler, and waited for by any thread.
 
-    Whoever clears it looks behind that whether there is something to do: one who sets it meanwhile did it before.
+    Whoever clears it is the only one who waits, and looks behind that whether there is something to do: one who sets it
+    meanwhile did it before.
     """
 
     def __init__(self) -> None:

@@ -20,24 +20,42 @@ def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+def alarm() -> None:
+    """A time that the program has set is up; see `interruptible`."""
+    signal.raise_signal(signal.SIGALRM)
+
+
+def _is_up(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C is handled as in any program: whoever runs the tests may have said otherwise."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C is handled as in any program: whoever runs the tests may have said otherwise. Alarms raise."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGALRM: _is_up}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Strike:
     """A signal at the `at`-th call that our code makes on this thread once it is armed.
 
-    Where its handler raises, the call does not begin, or, if it is one of C, its outcome is lost.
+    Where its handler raises, the call does not begin, or, if it is one of C, its outcome is lost. `called`: also at
+    those that others make of our code, an event loop for instance.
     """
 
     def __init__(
-        self, at: int, is_ours: Callable[[str], bool], *, armed: bool = True, by: Callable[[], None] = other
+        self,
+        at: int,
+        is_ours: Callable[[str], bool],
+        *,
+        armed: bool = True,
+        by: Callable[[], None] = other,
+        called: bool = False,
     ) -> None:
         self.armed = armed
         self.struck = False
@@ -45,6 +63,7 @@ class Strike:
         self._is_ours = is_ours
         self._left = at
         self._by = by
+        self._called = called
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -53,7 +72,7 @@ class Strike:
         sys.setprofile(self._look)
         try:
             yield
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TimeoutError):
             assert self.struck
             self.raised = True
         finally:
@@ -62,7 +81,10 @@ class Strike:
 
     def _look(self, frame: FrameType, event: str, arg: object) -> None:
         caller = frame.f_back if event == "call" else frame
-        if event not in ("call", "c_return") or caller is None or not self._is_ours(caller.f_code.co_filename):
+        if event not in ("call", "c_return") or caller is None:
+            return
+        is_called = self._called and self._is_ours(frame.f_code.co_filename)
+        if not is_called and not self._is_ours(caller.f_code.co_filename):
             return
         if self.armed and not self.struck:
             self._left -= 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -68,19 +71,119 @@ def test_work_that_is_whole_within_other_work_is_not_the_end() -> None:
     assert done == ["inner", "another"]
 
 
-def test_a_handler_that_does_not_raise_is_called_once_and_the_work_has_its_own_end() -> None:
-    """As that of an event loop does."""
-    calls: list[object] = []
-    signal.signal(signal.SIGINT, lambda number, frame: calls.append((number, len(calls))))
+@contextmanager
+def noting(*numbers: signal.Signals) -> Iterator[list[int]]:
+    """Handlers that return, as that of an event loop does; what they were called for."""
+    calls: list[int] = []
 
+    def handle(number: int, frame: FrameType | None) -> None:
+        assert frame is not None
+        calls.append(number)
+
+    before = [signal.signal(number, handle) for number in numbers]
+    yield calls
+    for number, handler in zip(numbers, before, strict=True):
+        assert signal.getsignal(number) is handle
+        signal.signal(number, handler)
+
+
+def test_work_has_its_own_end_where_a_handler_does_not_raise() -> None:
     def fail() -> None:
         ctrl_c()
         raise LookupError
 
-    with pytest.raises(LookupError):
-        unbroken(fail)
-    assert calls == [(signal.SIGINT, 0)]
+    with noting(signal.SIGINT) as calls:
+        with pytest.raises(LookupError):
+            unbroken(fail)
+        assert calls == [signal.SIGINT]
+
+
+def test_every_signal_is_handled_once_at_whichever_call_it_comes() -> None:
+    for at in count(1):
+        strike = Strike(at, interrupts.__file__.__eq__, by=ctrl_c)
+        with noting(signal.SIGINT) as calls:
+            with strike.around():
+                unbroken(lambda: None)
+            assert calls == [signal.SIGINT] * strike.struck, at
+        if not strike.struck:
+            return
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGALRM])
+def test_signals_that_end_programs_or_calls_are_put_off_too(number: signal.Signals) -> None:
+    """A timer may strike again and again."""
+    done: list[str] = []
+
+    def work() -> None:
+        for _ in range(3):
+            signal.raise_signal(number)
+        done.append("whole")
+
+    with noting(number) as calls:
+        unbroken(work)
+        assert (done, calls) == (["whole"], [number])
+
+
+def test_each_that_came_is_handled_whatever_the_others_raise() -> None:
+    def work() -> None:
+        ctrl_c()
+        signal.raise_signal(signal.SIGTERM)
+
+    with noting(signal.SIGTERM) as calls:
+        with pytest.raises(KeyboardInterrupt):
+            unbroken(work)
+        assert calls == [signal.SIGTERM]
+
+
+def test_handlers_are_called_when_the_lock_is_given_back() -> None:
+    """They may wait for a thread that needs it."""
+    lock, taken = threading.RLock(), list[bool]()
+
+    def take() -> None:
+        taken.append(lock.acquire(timeout=WAIT_S))
+        lock.release()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+
+    signal.signal(signal.SIGINT, handle)
+    unbroken(ctrl_c, lock)
+    assert taken == [True]
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_handler_that_is_set_meanwhile_stays() -> None:
+    unbroken(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_that_another_thread_forks_meanwhile_has_its_own_handlers() -> None:
+    statuses: list[int] = []
+
+    def fork() -> None:
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                unbroken(ctrl_c)
+            except KeyboardInterrupt:
+                status = 0 if signal.getsignal(signal.SIGINT) is signal.default_int_handler else 2
+            finally:
+                os._exit(status)
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    def work() -> None:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+
+    unbroken(work)
+    assert statuses == [0]
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])

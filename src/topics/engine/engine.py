@@ -53,6 +53,7 @@ from topics.engine.topic import Topic
 from topics.errors import CallerError, EngineClosed, TopicsError, WalError, WalFull, WalIo
 from topics.fs import Fs, OsFs, ensure_dir, fds_permit, process_id
 from topics.fs import boot_id as machine_boot_id
+from topics.interrupts import unbroken
 from topics.model import (
     AbortResult,
     AckResult,
@@ -90,6 +91,8 @@ from topics.wal.events import Meter
 log = logging.getLogger("topics.engine")
 
 NS_PER_MS = 1_000_000
+STARTS_MAX = 256
+"""As many operations as an event loop begins in one change: others wait for it."""
 ROUTERS_MS = 50
 """How often edges that had to stop are tried again [FWD-8]."""
 FORWARD_REST_NS = 4_000_000
@@ -796,6 +799,7 @@ class Engine:
         with self._close_lock:
             if self._closed or process_id() != self._pid:
                 return
+            self.aio.flush()
             self._closed = True
             try:
                 if self._timer is not None:
@@ -951,8 +955,10 @@ class Engine:
 
 
 class _Bridge:
-    """Between one event loop and the engine: what a pass of the loop starts is written together, and what becomes known
+    """Between one event loop and the engine: what a pass of the loop begins is written together, and what becomes known
     together wakes the loop once.
+
+    What is left to the loop is left to it twice: a signal that strikes as one call begins leaves the other.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -966,23 +972,32 @@ class _Bridge:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if not self._starting:
-            loop.call_soon(self._flush)
-        self._waiting.add(future)
+            _twice(loop.call_soon, self._flush)
+        if self._outcomes:
+            loop.call_soon(self._settle)
         self._starting.append((start, future))
+        self._waiting.add(future)
         return future
 
+    def flush(self) -> None:
+        """Start everything now."""
+        while self._starting:
+            self._flush()
+
     def _flush(self) -> None:
-        starting, self._starting = self._starting, []
+        if not self._starting:
+            return
         try:
             self._engine.check_open()
-            self._engine.owner.do(partial(self._start, starting))
+            self._engine.owner.do(self._start)
         except EngineClosed as error:
-            for _, future in starting:
-                self._waiting.discard(future)
-                if not future.done():
-                    future.set_exception(error)
+            unbroken(partial(self._refuse, error))
 
-    def _start(self, starting: list[tuple[Callable[[Outcome], object], asyncio.Future[Any]]]) -> None:
+    def _start(self) -> None:
+        starting = self._starting[:STARTS_MAX]
+        del self._starting[:STARTS_MAX]
+        if self._starting:
+            _twice(asyncio.get_running_loop().call_soon, self._flush)
         for start, future in starting:
             if future.done():
                 self._waiting.discard(future)  # nobody waits for it any more
@@ -993,6 +1008,13 @@ class _Bridge:
             except Exception as error:  # noqa: BLE001 - whoever waits is told, and the others have theirs
                 done(error)
 
+    def _refuse(self, error: EngineClosed) -> None:
+        while self._starting:
+            _, future = self._starting.pop()
+            self._waiting.discard(future)
+            if not future.done():
+                future.set_exception(error)
+
     def waiting(self) -> list[Outcome]:
         """On the owner: what tells those who wait their outcome."""
         return [partial(self._report, future) for future in tuple(self._waiting)]
@@ -1001,14 +1023,19 @@ class _Bridge:
         """On the owner, which may be any thread."""
         self._outcomes.append((future, outcome))
         if len(self._outcomes) == 1:
+            loop = future.get_loop()
+            is_here = asyncio._get_running_loop() is loop
             try:
-                future.get_loop().call_soon_threadsafe(self._settle)
+                _twice(loop.call_soon if is_here else loop.call_soon_threadsafe, self._settle)
             except RuntimeError:
                 log.info("nobody waits for an outcome any more: its event loop is closed")
                 self._outcomes.clear()
                 self._waiting.clear()
 
     def _settle(self) -> None:
+        unbroken(self._settle_all)
+
+    def _settle_all(self) -> None:
         for _ in range(len(self._outcomes)):
             # It leaves when it is settled: who adds one to an empty line wakes the loop, who finds company need not.
             future, outcome = self._outcomes[0]
@@ -1020,7 +1047,12 @@ class _Bridge:
                     future.set_result(outcome)
             self._outcomes.popleft()
         if self._outcomes:
-            asyncio.get_running_loop().call_soon(self._settle)
+            _twice(asyncio.get_running_loop().call_soon, self._settle)
+
+
+def _twice(soon: Callable[[Callable[[], None]], object], call: Callable[[], None]) -> None:
+    soon(call)
+    soon(call)
 
 
 def _expire(core: Core, topic: Topic) -> bool:
@@ -1086,6 +1118,12 @@ class EngineAio:
         if found is None:
             found = self._bridges[loop] = _Bridge(self._engine)
         return found
+
+    def flush(self) -> None:
+        """Start what this thread's loop has begun, if there is one."""
+        loop = asyncio._get_running_loop()
+        if loop is not None and loop in self._bridges:
+            self._bridges[loop].flush()
 
     def waiting(self) -> list[Outcome]:
         """On the owner: what tells everybody who waits for an outcome, on whichever loop."""
@@ -1300,6 +1338,7 @@ class EngineAio:
 
     async def close(self) -> None:
         """See `Engine.close`; the loop goes on meanwhile."""
+        self.flush()
         await asyncio.get_running_loop().run_in_executor(None, self._engine.close)
 
     def _run(self, start: Callable[[Outcome], object]) -> Coroutine[Any, Any, Any]:

@@ -156,8 +156,13 @@ class Reader:
         self.cursors: dict[str, int] = {}
         self._ready: deque[tuple[Event, dict[str, int]]] = deque()
 
-    def feed(self, lines: bytes) -> None:
-        """Take frames apart."""
+    def feed_from(self, inbox: Inbox) -> bytes:
+        """Take frames, and apart; no signal may come in between, or they are passed over."""
+        lines = inbox.take()
+        self._feed(lines)
+        return lines
+
+    def _feed(self, lines: bytes) -> None:
         after: dict[str, int] = {}
         for line in lines.split(b"\n"):
             kind, _, data = line.partition(b" ")
@@ -230,6 +235,8 @@ class LogWatch(Watch):
     ) -> None:
         self._news = Flag()
         self._closed = False
+        self._is_struck = False
+        """By a signal between taking and handing on: what was taken then is not passed over."""
         self._inbox, self._reader = open_inbox(engine, topics, node, consistency, self._news.set)
         weakref.finalize(self, self._inbox.leave)
 
@@ -242,6 +249,8 @@ class LogWatch(Watch):
             event = self._reader.next()
             if event is not None:
                 return event
+            if self._is_struck:
+                raise EngineClosed("a signal ended this watch: begin another one at its cursors")
             self._news.clear()
             if self._inbox.has_news:
                 unbroken(self._take)
@@ -250,14 +259,9 @@ class LogWatch(Watch):
         raise StopIteration
 
     def _take(self) -> None:
-        try:
-            lines = self._inbox.take()
-            self._reader.feed(lines)
-        except Exception:
-            raise
-        except BaseException:
-            self._closed = True  # what a signal took is not passed over: whoever goes on begins at the cursors
-            raise
+        self._is_struck = True
+        lines = self._reader.feed_from(self._inbox)
+        self._is_struck = False
         if not lines and self._inbox.error is not None:
             self.close()
             raise self._inbox.error
@@ -314,8 +318,7 @@ class AsyncLogWatch(AsyncWatch):
         raise StopAsyncIteration
 
     async def _take(self, inbox: Inbox) -> None:
-        lines = inbox.take()
-        self._reader.feed(lines)
+        lines = unbroken(partial(self._reader.feed_from, inbox))
         if not lines and inbox.error is not None:
             await self.close()
             raise inbox.error

@@ -172,8 +172,8 @@ class InlineOwner:
 class LockedOwner:
     """Whoever is inside `with owner` is the owner; leaving does what was put off first.
 
-    What changes anything goes through `do`, what changes nothing may go through `look`. Ctrl-C waits until a
-    change is whole. Another signal, or a second Ctrl-C, may strike in the middle: what is half done then can be neither
+    What changes anything goes through `do`, what changes nothing may go through `look`. The usual signals wait until a
+    change is whole. Another one, or a second Ctrl-C, may strike in the middle: what is half done then can be neither
     undone nor gone on with, so nothing is done any more. Memory is as the signal left it, the disk as a process that
     was killed there leaves it.
     """
@@ -218,9 +218,7 @@ class LockedOwner:
 
     def do(self, work: Callable[[], T]) -> T:
         """Run work as the owner, and then what was put off."""
-        # The lock's own `with`: no signal comes between having it and being bound to give it back.
-        with self._lock:
-            return unbroken(partial(self._do, work))
+        return unbroken(partial(self._do, work), self._lock)
 
     def _do(self, work: Callable[[], T]) -> T:
         self.check()
@@ -236,6 +234,7 @@ class LockedOwner:
 
     def look(self, work: Callable[[], T]) -> T:
         """The same for what changes nothing: a signal may end it anywhere."""
+        # The lock's own `with`: no signal comes between having it and being bound to give it back.
         with self._lock:
             self.check()
             self._depth += 1

@@ -33,7 +33,10 @@ def starts(topics: Mapping[str, From]) -> dict[str, From]:
 
 
 class Watch(ABC, Iterator[Event]):
-    """Events of several topics, in order within each. One thread at a time; `close` may come from another."""
+    """Events of several topics, in order within each. One thread at a time; `close` may come from another.
+
+    Behind Ctrl-C another `for` loop over it goes on where the last one was.
+    """
 
     @property
     @abstractmethod

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import topics
 from tests.unit.engine import kit
-from topics.engine.engine import Engine
+from tests.unit.strike import Strike, ctrl_c, interruptible
+from topics.engine.engine import STARTS_MAX, Engine
 from topics.errors import EngineClosed, TopicNotFound
 from topics.testing import SimFs
 
@@ -78,7 +82,23 @@ def test_what_nobody_waits_for_when_it_would_begin_is_not_done(engine: Engine) -
     assert not engine.aio.waiting()
 
 
-@pytest.mark.parametrize("end", ["close", "struck"])
+@pytest.mark.parametrize("end", ["here", "aside"])
+def test_closing_finishes_what_the_loop_has_begun(engine: Engine, end: str) -> None:
+    """S-352"""
+
+    async def run() -> list[Any]:
+        tasks = [asyncio.ensure_future(engine.aio.append("a", [{"data": n}])) for n in range(STARTS_MAX + 1)]
+        await asyncio.sleep(0)
+        if end == "here":
+            engine.close()
+        else:
+            await engine.aio.close()
+        return [(await asyncio.wait_for(one, kit.WAIT_S)).first_seq for one in tasks]
+
+    assert asyncio.run(run()) == list(range(1, STARTS_MAX + 2))
+
+
+@pytest.mark.parametrize("end", ["closed elsewhere", "struck"])
 def test_an_engine_that_ends_before_it_begins_refuses_it(engine: Engine, end: str) -> None:
     def strike() -> None:
         raise KeyboardInterrupt
@@ -86,8 +106,8 @@ def test_an_engine_that_ends_before_it_begins_refuses_it(engine: Engine, end: st
     async def run() -> None:
         task = asyncio.ensure_future(engine.aio.append("a", [{"data": 1}]))
         await asyncio.sleep(0)
-        if end == "close":
-            engine.close()
+        if end == "closed elsewhere":
+            kit.spawn(engine.close).result(kit.WAIT_S)
         else:
             with pytest.raises(KeyboardInterrupt):
                 engine.owner.do(strike)
@@ -110,3 +130,34 @@ def test_a_loop_that_is_over_takes_nothing_along(engine: Engine) -> None:
         asyncio.run(leave())
     assert asyncio.run(engine.aio.append("a", [{"data": 2}])).head_seq <= 4
     assert kit.spawn(partial(engine.read, "a")).result(kit.WAIT_S).head_seq <= 4
+
+
+async def wait(tasks: list[Any]) -> None:
+    await asyncio.wait_for(asyncio.wait(tasks), kit.WAIT_S)
+
+
+def test_ctrl_c_in_a_loop_that_is_gone_on_with_leaves_nobody_waiting() -> None:
+    """S-73: as in a notebook, where the loop outlives what is run on it."""
+    ours = tuple(str(Path(topics.__file__).parent / name) for name in ("engine", "storage", "interrupts.py"))
+    for at in count(1):
+        engine = Engine.open(kit.PATH, fs=SimFs(7))
+        engine.put_topic("a", {"durability": "disk"})
+        loop = asyncio.new_event_loop()
+        tasks = [loop.create_task(engine.aio.append("a", [{"data": n}])) for n in range(3)]
+        strike, first = (
+            Strike(at, lambda file: file.startswith(ours), by=ctrl_c, called=True),
+            loop.create_task(wait(tasks)),
+        )
+        with interruptible(), strike.around():
+            loop.run_until_complete(first)
+        later = loop.create_task(engine.aio.append("a", [{"data": 3}]))
+        loop.run_until_complete(wait([first, later]))
+        struck = [one for one in tasks if isinstance(one.exception(), KeyboardInterrupt)]
+        assert len(struck) <= 1, at
+        assert [one for one in tasks if one.exception() is None] == [one for one in tasks if one not in struck], at
+        assert later.result().head_seq >= len(tasks) - len(struck) + 1, at
+        assert not engine.aio.waiting(), at
+        loop.close()
+        engine.close()
+        if not strike.struck:
+            return

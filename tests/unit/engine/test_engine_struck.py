@@ -20,7 +20,7 @@ import pytest
 
 import topics
 from tests.unit.engine import kit
-from tests.unit.strike import Strike, ctrl_c, interruptible, other
+from tests.unit.strike import Strike, alarm, ctrl_c, interruptible, other
 from topics.engine.config import EngineConfig
 from topics.engine.engine import Engine
 from topics.engine.follow import LogWatch
@@ -93,12 +93,12 @@ def check(sim: SimFs, told: dict[str, list[object]], at: int) -> None:
             assert [value for value in seen.values if value in (1, 2, 3)] in ([], [1, 2, 3]), (at, name)
 
 
-@pytest.mark.parametrize("durability", ["disk", "fsync"])
-def test_ctrl_c_at_any_call_of_a_write_ends_that_call_alone(durability: str) -> None:
+@pytest.mark.parametrize(("durability", "by"), [("disk", ctrl_c), ("fsync", ctrl_c), ("disk", alarm)])
+def test_ctrl_c_at_any_call_of_a_write_ends_that_call_alone(durability: str, by: Callable[[], None]) -> None:
     """S-73, INV-1, S-352: the engine goes on, and its close is a clean one."""
     for at in count(1):
         sim, engine = written(durability)
-        signal = strike(at, ctrl_c)
+        signal = strike(at, by)
         with interruptible(), signal.around():
             kit.write(engine, 1, 2, 3, name="a")
         assert signal.raised == signal.struck

@@ -48,19 +48,22 @@ def unbroken(work: Callable[[], T], lock: AbstractContextManager[object] = _NO_L
             return work()
     late = _Late()
     try:
-        with lock:
-            try:
-                late.begin()
+        try:
+            late.begin()
+            with lock:
+                # No call comes between having the lock and this, nor between the end of the work and what is below,
+                # and so no signal.
+                late.is_waiting = False
                 return work()
+        finally:
+            late.is_waiting = False
+            late.is_over = late.is_ending = True
+            try:
+                for number in late.handlers:
+                    if _handler_of(number) is late:
+                        _handle(number, late.handlers[number])
             finally:
-                # No call comes between the end of the work and this, and so no signal.
-                late.is_over = late.is_ending = True
-                try:
-                    for number in late.handlers:
-                        if _handler_of(number) is late:
-                            _handle(number, late.handlers[number])
-                finally:
-                    late.is_ending = False
+                late.is_ending = False
     finally:
         if late.came:
             late.call()
@@ -69,12 +72,14 @@ def unbroken(work: Callable[[], T], lock: AbstractContextManager[object] = _NO_L
 class _Late:
     """Stands in for handlers."""
 
-    __slots__ = ("came", "handlers", "is_ending", "is_over")
+    __slots__ = ("came", "handlers", "is_ending", "is_over", "is_waiting")
 
     def __init__(self) -> None:
         self.handlers: dict[int, Handler] = {}
         """Those it stands in for, by number."""
         self.came: list[int] = []
+        self.is_waiting = True
+        """Nothing is under way yet: signals are handled at once."""
         self.is_over = False
         self.is_ending = False
         """It is just being taken away. One that is over otherwise stayed, as another signal struck meanwhile."""
@@ -83,19 +88,22 @@ class _Late:
         """Stand in for every handler that no other one stands in for."""
         for number in _PUT_OFF:
             handler = _handler_of(number)
-            if callable(handler) and (type(handler) is not _Late or handler.is_over):
+            if callable(handler) and (type(handler) is not _Late or handler.is_over or handler.is_waiting):
                 self.handlers[number] = handler
                 try:
                     _handle(number, self)
-                except ValueError:
+                except ValueError as error:
+                    if "main thread" not in str(error):
+                        raise  # a handler's
                     # This interpreter has another main thread than its `threading` knows: no signal comes here.
-                    self.handlers.clear()
+                    del self.handlers[number]
                     return
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         is_left = self.is_over and not self.is_ending
-        if is_left or (number == _SIGINT and number in self.came):
+        if is_left:
             _handle(number, self.handlers[number])
+        if is_left or self.is_waiting or (number == _SIGINT and number in self.came):
             self.handlers[number](number, frame)
         elif number not in self.came:
             self.came.append(number)

@@ -15,6 +15,11 @@ def other() -> None:
     raise KeyboardInterrupt
 
 
+def fail() -> None:
+    """One raises what calls of our own raise."""
+    raise ValueError("by a handler")
+
+
 def ctrl_c() -> None:
     """The user presses it; see `interruptible`."""
     signal.raise_signal(signal.SIGINT)
@@ -72,7 +77,7 @@ class Strike:
         sys.setprofile(self._look)
         try:
             yield
-        except (KeyboardInterrupt, TimeoutError):
+        except (KeyboardInterrupt, TimeoutError, ValueError):
             assert self.struck
             self.raised = True
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from types import FrameType
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.strike import Strike, ctrl_c, interruptible
+from tests.unit.strike import Strike, ctrl_c, fail, interruptible, other
 from topics import interrupts
 from topics.interrupts import Flag, unbroken
 
@@ -226,12 +226,14 @@ def test_at_whichever_call_it_comes_it_is_neither_lost_nor_in_the_middle() -> No
             return
 
 
-def test_wherever_another_signal_strikes_the_next_ctrl_c_is_heard() -> None:
+@pytest.mark.parametrize("by", [other, fail])
+def test_wherever_another_signal_strikes_the_next_ctrl_c_is_heard(by: Callable[[], None]) -> None:
     """Also where what stands in for its handler could not be taken away any more."""
     for at in count(1):
-        strike = Strike(at, interrupts.__file__.__eq__)
+        strike = Strike(at, interrupts.__file__.__eq__, by=by)
         with strike.around():
             unbroken(lambda: None)
+        assert strike.raised == strike.struck, at
         left = signal.getsignal(signal.SIGINT)
         for again in (False, True):
             with pytest.raises(KeyboardInterrupt):

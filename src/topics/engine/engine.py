@@ -153,7 +153,8 @@ class Engine:
         self._opened_ns = core.clock.monotonic_ns()
         self._rotations = 0
         self._closed = False
-        self._close_lock = threading.Lock()
+        self._close_lock = threading.RLock()
+        """A signal's handler may close what is being closed."""
         self._latches: set[_Latch] = set()
         """Of calls that wait for their outcome."""
         self.inboxes: set[Inbox] = set()
@@ -797,9 +798,9 @@ class Engine:
     def close(self) -> None:
         """Finish what was accepted, checkpoint, snapshot, and let go of the directory [S-352]. Again is fine."""
         with self._close_lock:
+            self.aio.flush()
             if self._closed or process_id() != self._pid:
                 return
-            self.aio.flush()
             self._closed = True
             try:
                 if self._timer is not None:
@@ -992,12 +993,13 @@ class _Bridge:
             self._engine.owner.do(self._start)
         except EngineClosed as error:
             unbroken(partial(self._refuse, error))
+        finally:
+            if self._starting:  # there are more, or a signal ended the wait for the owner's lock
+                _twice(asyncio.get_running_loop().call_soon, self._flush)
 
     def _start(self) -> None:
         starting = self._starting[:STARTS_MAX]
         del self._starting[:STARTS_MAX]
-        if self._starting:
-            _twice(asyncio.get_running_loop().call_soon, self._flush)
         for start, future in starting:
             if future.done():
                 self._waiting.discard(future)  # nobody waits for it any more
@@ -1116,6 +1118,8 @@ class EngineAio:
         loop = asyncio.get_running_loop()
         found = self._bridges.get(loop)
         if found is None:
+            for other in [one for one in self._bridges if one.is_closed()]:
+                del self._bridges[other]
             found = self._bridges[loop] = _Bridge(self._engine)
         return found
 

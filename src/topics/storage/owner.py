@@ -233,17 +233,18 @@ class LockedOwner:
             self._depth -= 1
 
     def look(self, work: Callable[[], T]) -> T:
-        """The same for what changes nothing: a signal may end it anywhere."""
-        # The lock's own `with`: no signal comes between having it and being bound to give it back.
-        with self._lock:
-            self.check()
-            self._depth += 1
-            try:
-                return work()
-            finally:
-                self._depth -= 1
-                if self._soon and not self.struck:
-                    self.do(self._do_what_was_put_off)
+        """The same for what changes nothing: another signal may end it anywhere."""
+        return unbroken(partial(self._look, work), self._lock)
+
+    def _look(self, work: Callable[[], T]) -> T:
+        self.check()
+        self._depth += 1
+        try:
+            return work()
+        finally:
+            self._depth -= 1
+            if self._soon and not self.struck:
+                self._do(self._do_what_was_put_off)
 
     def check(self) -> None:
         """Raise if nothing is done any more."""

@@ -161,3 +161,39 @@ def test_ctrl_c_in_a_loop_that_is_gone_on_with_leaves_nobody_waiting() -> None:
         engine.close()
         if not strike.struck:
             return
+
+
+def test_signals_that_end_the_wait_for_other_threads_leave_nobody_waiting(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many: what was begun is begun when the lock is there."""
+    do, ends = engine.owner.do, [KeyboardInterrupt] * 5
+
+    def struck(work: Callable[[], Any]) -> Any:
+        if ends:
+            raise ends.pop()
+        return do(work)
+
+    monkeypatch.setattr(engine.owner, "do", struck)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(wait([loop.create_task(engine.aio.append("a", [{"data": n}])) for n in range(3)]))
+    while ends:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(task)
+    loop.run_until_complete(task)
+    loop.close()
+    assert kit.everything(engine, "a").values == [0, 1, 2]
+
+
+def test_bridges_of_loops_that_are_closed_go() -> None:
+    """13 §6: with what they still waited for."""
+    with Engine.open(kit.PATH, fs=SimFs(7)) as engine:
+        engine.put_topic("a", {"durability": "fsync"})
+        for _ in range(20):
+            loop = asyncio.new_event_loop()
+            task = loop.create_task(engine.aio.append("a", [{"data": 1}]))
+            loop.run_until_complete(asyncio.sleep(0))
+            task.cancel()
+            loop.run_until_complete(asyncio.wait([task]))
+            loop.close()
+            assert len(engine.aio._bridges) <= 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal as handlers
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -293,3 +294,25 @@ def test_loops_that_are_over_are_not_kept() -> None:
     engine.close()
     gc.collect()
     assert [loop() for loop in loops] == [None] * 3
+
+
+@in_generators
+@pytest.mark.parametrize(("call", "step"), [("names", 1), ("metrics", 11), ("read", 3), ("close", 29)])
+def test_a_handler_may_close_the_engine_whatever_it_is_doing(call: str, step: int) -> None:
+    """S-352: `close` itself too; and neither waits for the other."""
+    calls = {"names": lambda engine: list(engine.topics()), "close": lambda engine: engine.close(), **CALLS}
+    for at in count(1, step):
+        sim = SimFs(7)
+        engine = opened(sim)
+        engine.put_topic("a", {"durability": "fsync"})
+        kit.each(engine, 3, name="a")
+        strike_of = strike(at, ctrl_c)
+        with interruptible():
+            handlers.signal(handlers.SIGINT, lambda number, frame, engine=engine: engine.close())
+            with strike_of.around(), suppress(EngineClosed):
+                calls[call](engine)
+        engine.close()
+        with opened(sim) as again:
+            assert again.state("a").head_seq == 3, at
+        if not strike_of.struck:
+            return
